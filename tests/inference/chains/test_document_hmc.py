@@ -272,21 +272,6 @@ def test_draws_of_a_document_do_not_depend_on_its_batch(
     assert not torch.allclose(latents(together)[0], latents(together)[1])
 
 
-def test_acceptance_and_step_size_do_not_depend_on_the_number_of_documents(device) -> None:
-    model, batch = make_model("ctm").to(device), make_batch(make_counts(), device)
-    results = []
-    for copies in (1, 10, 1000):
-        rows = torch.zeros(copies, dtype=torch.int64, device=device)
-        samples = quiet(DocumentHMC(model), batch.select(rows), 20, 30)
-        results.append((samples.acceptance, samples.step_size))
-    for part in results:
-        for values, single in zip(part, results[0], strict=True):
-            torch.testing.assert_close(values, single.expand_as(values))
-    assert 0.5 < float(results[0][0]) < 1.0
-    with pytest.raises(ConfigError, match=r"theta, eta$"):
-        samples.mean("source")
-
-
 @pytest.mark.slow
 @pytest.mark.stat
 def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
@@ -373,6 +358,8 @@ def test_diagnostics_agree_with_pyros_for_split_chains(num_draws: int) -> None:
     scores = stats.norm.ppf((stats.rankdata(flat, axis=0) - 0.375) / (len(flat) + 0.25))
     scores = torch.from_numpy(scores).view_as(theta)
     torch.testing.assert_close(samples.effective_sample_size(), split_size(scores))
+    with pytest.raises(ConfigError, match=r"theta, eta$"):
+        samples.mean("source")
 
 
 def test_stuck_chains_are_reported_and_left_out_of_means(device: torch.device) -> None:

@@ -246,15 +246,6 @@ def test_the_search_ends_when_epochs_gain_little(
     assert result.stop_reason == reason
 
 
-def test_models_with_keywords_search_less_long() -> None:
-    """A long search places documents no better."""
-    words = [f"w{v}" for v in range(30)]
-    guided = ctm(3, 30, vocabulary=words, keywords={"first": ["w0", "w1"]})
-    assert MonteCarloEM(guided).min_gain == 0.003
-    assert MonteCarloEM(ctm(3, 30)).min_gain == 0.0002
-    assert MonteCarloEM(guided, min_gain=0.0).min_gain == 0.0
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("tokens", "rise", "last", "reason"),
