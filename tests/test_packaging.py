@@ -44,46 +44,24 @@ def required(metadata: configparser.ConfigParser, section: str, key: str) -> set
     return found
 
 
-def undeclared(source: str, metadata: configparser.ConfigParser) -> list[str]:
-    """Third-party modules that a source imports and setup.cfg does not declare.
-
-    An import at the top of a file is of the core. An import in a function, or for annotations
-    alone, may be of an extra: something before it has said what to install.
-    """
-    core = required(metadata, "options", "install_requires")
-    extras = {
-        extra: required(metadata, "options.extras_require", extra)
-        for extra in metadata["options.extras_require"]
-    }
-    tree = ast.parse(source)
-    found = [
-        (module, extras.get(extra, set()))
-        for module, extra in re.findall(r"import_extra\(['\"]([\w.]+)['\"], ['\"](\w+)", source)
-    ]
-    for node in ast.walk(tree):
-        allowed = core if node in tree.body else core.union(*extras.values())
-        if isinstance(node, ast.Import):
-            found += [(alias.name, allowed) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.append((node.module or "", allowed))
-    problems = []
-    for module, allowed in found:
-        top = module.partition(".")[0]
-        distributions = {normalised(name) for name in distributions_of().get(top, [top])}
-        if top not in {"torch_lntm", *sys.stdlib_module_names} and not distributions & allowed:
-            problems.append(module)
-    return problems
-
-
 @pytest.mark.long
 def test_every_third_party_import_is_declared(metadata: configparser.ConfigParser) -> None:
-    problems = [
-        f"{path.relative_to(REPOSITORY)}: {problem}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        # Triton comes with torch's CUDA builds; this file is imported where it has been found.
-        if path.name != "triton_ops.py"
-        for problem in undeclared(path.read_text(encoding="utf-8"), metadata)
-    ]
+    """An import at the top of a file is of the core; one in a function may be of an extra."""
+    core = required(metadata, "options", "install_requires")
+    extras = metadata["options.extras_require"]
+    both = core.union(*(required(metadata, "options.extras_require", extra) for extra in extras))
+    problems = []
+    # Triton comes with torch's CUDA builds; its file is imported where it has been found.
+    for path in {*PACKAGE.rglob("*.py")} - {*PACKAGE.rglob("triton_ops.py")}:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for top in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
+                of = {normalised(name) for name in distributions_of().get(top, [top])}
+                if top != "torch_lntm" and not of & (core if node in tree.body else both):
+                    problems.append(f"{path}: {top}")
     assert problems == []
 
 
