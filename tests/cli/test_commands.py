@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import QUICK, fit_quickly
+from support.corpora import save_counts
 from support.folders import edit_json
 
 import torch_lntm as lntm
@@ -92,11 +93,11 @@ def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
 
 
 def test_counts_without_words_need_the_models_columns(workplace, capsys):
-    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five.npz")
-    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four.npz")
-    assert main(["fit", "five.npz", "--out", "run", *QUICK]) == 0
-    assert main(["transform", "run", "five.npz", "--out", "x.csv", "--no-progress"]) == 0
-    assert main(["transform", "run", "four.npz", "--out", "y.csv", "--no-progress"]) == 1
+    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five")
+    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four")
+    assert main(["fit", "five", "--out", "run", *QUICK]) == 0
+    assert main(["transform", "run", "five", "--out", "x.csv", "--no-progress"]) == 0
+    assert main(["transform", "run", "four", "--out", "y.csv", "--no-progress"]) == 1
     assert "does not have the 5 words of the model" in capsys.readouterr().err
     assert not Path("y.csv").exists()
 
@@ -149,7 +150,7 @@ def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     assert main(["transform", "run", "docs.csv", "--out", "z.csv"]) == 0
     assert {row["label"] for row in rows_of(Path("z.csv").read_text())} == {"left", "right"}
     capsys.readouterr()
-    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "--metrics", "completion", "--theta", "mode"]) == 0
     assert "held out from the fit" in capsys.readouterr().err
     # What is given counts more.
     write_posts("named.csv", field="text")
@@ -164,8 +165,8 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
     names = [f"d{d}" for d in range(40)]
     names[3] = None
     columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
-    corpus.with_metadata(columns).save("more.npz")
-    rows, _ = proportions(run_folder, "more.npz")
+    corpus.with_metadata(columns).save("more")
+    rows, _ = proportions(run_folder, "more")
     assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"
@@ -182,13 +183,15 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
     corpus = lntm.read_corpus(counts)
     matrix = corpus.to_scipy().toarray()
     matrix[0] += 1
-    lntm.Corpus.from_matrix(matrix, corpus.vocabulary).save(counts)
+    save_counts(lntm.Corpus.from_matrix(matrix, corpus.vocabulary), Path(counts))
     capsys.readouterr()
     more = ["--formula", "~ 1"] if command == "effects" else []
     assert main([command, run_folder, *more, "--no-progress"]) == 1
     assert "counts.npz: the documents or the options of reading" in capsys.readouterr().err
     if command == "evaluate":
-        assert main([command, run_folder, counts, "--metrics", "completion"]) == 0
+        assert (
+            main([command, run_folder, counts, "--metrics", "completion", "--theta", "mode"]) == 0
+        )
         assert "including training documents" in capsys.readouterr().err
 
 
@@ -202,7 +205,8 @@ def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
         capsys.readouterr()
         assert main(["evaluate", run_folder]) == 1
         assert "name the documents, as CORPUS" in capsys.readouterr().err
-    assert main(["evaluate", run_folder, "elsewhere/counts.npz", "--metrics", "completion"]) == 0
+    brief = ["--metrics", "completion", "--theta", "mode"]
+    assert main(["evaluate", run_folder, "elsewhere/counts.npz", *brief]) == 0
     assert "the 4 documents held out from the fit" in capsys.readouterr().err
 
 
@@ -269,7 +273,7 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(workplace, ca
         assert tokens == [sum(word in model for word in post) for post in words]
     # The documents of a fit are known by their contents, and their words are not said to be lost.
     Path("copy.txt").write_text("\n".join(posts))
-    assert main(["evaluate", "run", "copy.txt", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "copy.txt", "--metrics", "completion", "--theta", "mode"]) == 0
     err = capsys.readouterr().err
     assert "held out from the fit" in err
     assert "dropped" not in err
@@ -319,7 +323,7 @@ def test_tables_are_safe_for_spreadsheets(workplace, capsys):
 @pytest.mark.slow
 def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name():
     assert main(["fit", "example", "--out", "run", *QUICK]) == 0
-    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "--metrics", "completion", "--theta", "mode"]) == 0
     assert main(["report", "run", "--no-progress", "--by", "season"]) == 0
     page = Path("run/report.html").read_text()
     assert "<blockquote" in page

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from support.commands import QUICK, fit_quickly
+from support.corpora import save_counts
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -53,7 +54,8 @@ def test_the_command_fit_equals_a_fit_in_python(counts):
     settings = {"anchored": True, "topic_smoothing": 0.2, "vocabulary": corpus.vocabulary}
     model = lntm.models.ctm(3, 30, seed=4, **settings)
     guide = lntm.guides.LaplaceGuide(model)
-    engine = lntm.inference.VariationalEM(model, guide, max_iterations=3, seed=4, progress=False)
+    options = {"max_iterations": 3, "start_epochs": 3, "stepwise_epochs": 2}
+    engine = lntm.inference.VariationalEM(model, guide, seed=4, progress=False, **options)
     result = engine.fit(corpus)
     run = lntm.load_run("run")
     for name, tensor in run.model.state_dict().items():
@@ -85,17 +87,17 @@ def test_every_model_is_fitted_with_each_of_its_posteriors(counts):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["ctm", "lntm", "iftm", "lda"])
 def test_fit_by_sampling(counts, model, capsys):
-    options = ("--model", model, "--posterior", "hmc", "--max-epochs", "12", "--num-chains", "2")
+    options = ("--model", model, "--posterior", "hmc", "--max-epochs", "6", "--num-chains", "2")
     assert main(["fit", counts, "--out", "run", *QUICK[:3], *options]) == 0
     out, err = capsys.readouterr()
     assert "completion perplexity" in out
-    assert "phase averaging, iteration 12" in err
+    assert "phase averaging, iteration 6" in err
     run = lntm.load_run("run")
     assert run.config["posterior"] == "hmc"
     assert run.history[-1]["perplexity"] > 1
     train = run.split(lntm.read_corpus(counts)).train
     same = CONSTRUCTORS[model](3, 30)
-    engine = lntm.inference.MonteCarloEM(same, max_epochs=12, num_chains=2, progress=False)
+    engine = lntm.inference.MonteCarloEM(same, max_epochs=6, num_chains=2, progress=False)
     engine.fit(train)
     torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
 
@@ -210,7 +212,7 @@ def test_errors_of_plugins_and_their_options_are_explained(counts, plugin, capsy
 def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured, capsys):
     if structured:  # half of the documents use half of the words; else words are drawn alike
         matrix = np.kron(np.eye(2, dtype=int), np.full((20, 15), 2))
-        lntm.Corpus.from_matrix(matrix).save(counts)
+        save_counts(lntm.Corpus.from_matrix(matrix), Path(counts))
     # Many topics fit the noise of words that are drawn alike.
     fit_quickly(counts, "--num-topics", "3" if structured else "12")
     out, err = capsys.readouterr()

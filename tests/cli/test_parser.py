@@ -29,8 +29,8 @@ def test_the_command_line_overrides_the_configuration_file(counts):
     run = lntm.load_run("run")
     assert run.model.num_topics == 4
     assert run.config["anchored"] is True
-    lntm.read_corpus(counts)[:20].save("half.npz")
-    other = ["half.npz", "--no-anchored", "--config=config.yaml", "--out", "other"]
+    lntm.read_corpus(counts)[:20].save("half")
+    other = ["half", "--no-anchored", "--config=config.yaml", "--out", "other"]
     assert main(["fit", *other]) == 0
     run = lntm.load_run("other")
     assert run.config["anchored"] is False
@@ -101,7 +101,7 @@ def test_wrong_arguments_are_explained(arguments, message, capsys):
     ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
 )
 def test_the_recommended_configurations_are_valid(name, kind):
-    quick = ["--max-iterations", "0", "--out", "run", "--no-progress"]
+    quick = ["--max-iterations", "0", "--start-epochs", "1", "--out", "run", "--no-progress"]
     assert main(["fit", "--config", str(CONFIGS / f"{name}.yaml"), *quick]) == 0
     assert lntm.load_run("run").model.name == kind
 

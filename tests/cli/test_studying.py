@@ -30,7 +30,8 @@ def posts(workplace):
 @pytest.fixture
 def run(posts):
     model = ("--model", "stm", "--prevalence", "~ party", "--num-topics", "2")
-    assert main(["fit", posts, *model, "--out", "run", "--no-progress"]) == 0
+    brief = ("--max-epochs", "12", "--no-progress")
+    assert main(["fit", posts, *model, "--out", "run", *brief]) == 0
     return "run"
 
 
