@@ -240,8 +240,6 @@ def test_float32_agrees_with_float64_for_long_documents() -> None:
 def test_methods_that_do_not_suit_the_sources_are_refused() -> None:
     model = make_model(3, 1)
     corpus = make_corpus(model, 3, 9)
-    with pytest.raises(ConfigError, match="quadrature has no grid for"):
-        log_likelihood(model, corpus, Quadrature())
     for proposal in ("sticks", "dirichlet", "gaussian"):
         with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of student_t for Ind"):
             log_likelihood(model, corpus, proposal=proposal)
