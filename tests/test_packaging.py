@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import configparser
-import functools
 import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "torch_lntm"
-#: The distributions that each module comes from; the first call reads those of the environment.
-distributions_of = functools.cache(packages_distributions)
 
 
 @pytest.fixture(scope="module")
@@ -25,44 +25,50 @@ def metadata() -> configparser.ConfigParser:
     return parser
 
 
-def normalised(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
 def required(metadata: configparser.ConfigParser, section: str, key: str) -> set[str]:
     """The distributions of a list of requirements, those of the extras that it names included."""
     found = set()
-    for line in metadata[section][key].split("\n"):
-        if not line:
-            continue
-        name, extras = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", line).groups()
-        if normalised(name) == "torch-lntm":
-            for extra in extras.split(","):
-                found |= required(metadata, "options.extras_require", extra)
-        else:
-            found.add(normalised(name))
+    for line in filter(None, metadata[section][key].split("\n")):
+        requirement = Requirement(line)
+        found.add(canonicalize_name(requirement.name))
+        for extra in requirement.extras if requirement.name == "torch_lntm" else ():
+            found |= required(metadata, "options.extras_require", extra)
     return found
 
 
-@pytest.mark.long
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """The modules that a file imports, each with the list that must declare it.
+
+    An import at the top of a file is of the core. An import in a function, or for annotations
+    alone, may be of an extra: something before it has said what to install.
+    """
+    source = path.read_text(encoding="utf-8")
+    yield from re.findall(r"import_extra\(['\"]([\w.]+)['\"], ['\"](\w+)", source)
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        declared = "core" if node in tree.body else "any"
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, declared) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module, declared
+
+
+@pytest.mark.slow
 def test_every_third_party_import_is_declared(metadata: configparser.ConfigParser) -> None:
-    """An import at the top of a file is of the core; one in a function may be of an extra."""
-    core = required(metadata, "options", "install_requires")
-    extras = metadata["options.extras_require"]
-    both = core.union(*(required(metadata, "options.extras_require", extra) for extra in extras))
-    problems = []
-    # Triton comes with torch's CUDA builds; its file is imported where it has been found.
-    for path in {*PACKAGE.rglob("*.py")} - {*PACKAGE.rglob("triton_ops.py")}:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            for top in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}:
-                of = {normalised(name) for name in distributions_of().get(top, [top])}
-                if top != "torch_lntm" and not of & (core if node in tree.body else both):
-                    problems.append(f"{path}: {top}")
-    assert problems == []
+    section = "options.extras_require"
+    lists = {extra: required(metadata, section, extra) for extra in metadata[section]}
+    lists["core"] = required(metadata, "options", "install_requires")
+    lists["any"] = set().union(*lists.values())
+    origins = packages_distributions()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        # Triton comes with torch's CUDA builds; this file is imported where it has been found.
+        if path.name == "triton_ops.py":
+            continue
+        for module, declared in imports(path):
+            top = module.partition(".")[0]
+            found = {canonicalize_name(name) for name in origins.get(top, [top])}
+            known = top in {PACKAGE.name, *sys.stdlib_module_names} or found & lists[declared]
+            assert known, f"{path.name}: {module} is not in setup.cfg's list {declared}"
 
 
 def test_the_minimum_python_version_is_the_same_everywhere(
