@@ -58,9 +58,9 @@ def test_every_level_divides_the_topics_and_refines_the_next(level: int) -> None
 
 
 class Unknown(lntm.models.LogisticNormalPrior):
-    """A prior without a covariance of contrasts."""
+    """A prior that says of itself that it has no correlations."""
 
-    contrast_covariance = lntm.models.DocumentPrior.contrast_covariance
+    has_correlations = False
 
 
 def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:

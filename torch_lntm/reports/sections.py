@@ -143,6 +143,8 @@ def _blocks(title: str, name: str, contents: Any) -> Markup:
 
 def to_table(frame: pd.DataFrame, label: str) -> Markup:
     """A frame as an HTML table without its index; numbers have 4 digits."""
+    # Pandas would print a missing integer as <NA>.
+    frame = frame.apply(lambda x: x.astype(object).fillna("–") if x.dtype.kind in "iu" else x)
     with pd.option_context("display.max_colwidth", None):
         options: dict[str, Any] = {"border": 0, "justify": "left", "na_rep": "–"}
         table = frame.to_html(index=False, float_format=_number, **options)

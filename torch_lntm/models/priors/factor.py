@@ -71,6 +71,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """
 
     latent = "eta"
+    has_correlations = True
 
     def __init__(
         self,
