@@ -109,7 +109,7 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
         (lambda m, p: correlation_graph(m, labels=["a"]), "1 labels and 6 shares for 6 topics"),
         (lambda m, p: correlation_graph(m, shares=[1.0]), "1 shares for 6 topics"),
         (lambda m, p: correlation_graph(m, min_correlation=-0.1), "min_correlation is -0.1"),
-        (lambda m, p: document_proportions(p, 3), "document 3 is not in NormalPosterior"),
+        (lambda m, p: document_proportions(p, 3), "document 3 is not in ThetaDraws"),
         (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
         (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
         (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),
@@ -120,6 +120,6 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
 def test_invalid_arguments_are_refused(draw, message):
     model = make_model()
     corpus = lntm.Corpus.from_matrix(np.ones((2, len(WORDS))))
-    posterior = lntm.guides.TaylorGuide(model).posterior(corpus.batch())
+    draws = lntm.inference.theta_draws(lntm.guides.TaylorGuide(model), corpus, 2)
     with pytest.raises(ConfigError, match=message):
-        draw(model, posterior)
+        draw(model, draws)
