@@ -24,9 +24,9 @@ BUDGETS = {
     ("torch_lntm",): 25_570,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_880,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_720,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 2_000,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_970,
     ("torch_lntm/cli",): 1_230,
-    ("torch_lntm/evaluation",): 1_360,
+    ("torch_lntm/evaluation",): 1_305,
     ("torch_lntm/estimators", "torch_lntm/io"): 905,
     ("tests",): 28_800,
 }
