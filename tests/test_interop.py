@@ -44,44 +44,20 @@ def test_topic_info_has_the_columns_of_bertopic(known, theta):
     assert interop.topic_info(guide, corpus, num_docs=2)["Representative_Docs"][1] == best
 
 
-def test_document_info_has_the_columns_of_bertopic(known, theta):
-    guide, corpus, _ = known
-    info = interop.document_info(guide, corpus, TEXTS, top_n=2, num_docs=1)
-    assert info.columns.tolist() == [
-        *("Document", "Topic", "Name", "Representation", "Representative_Docs", "Top_n_words"),
-        *("Probability", "Representative_document", "party"),
-    ]
-    assert info["Document"].tolist() == TEXTS
-    assert info["Topic"].tolist() == [-1 if d == 2 else theta[d].argmax() for d in range(5)]
-    assert info["Probability"].tolist() == pytest.approx([*theta[:2].max(1), 0, *theta[3:].max(1)])
-    assert info["Top_n_words"][4] == "ant - bee"
-    assert info.loc[2, ["Name", "Top_n_words"]].tolist() == ["", ""]
-    assert info["Representation"][2] == info["Representative_Docs"][2] == []
-    for k in set(info["Topic"]) - {-1}:
-        assert info["Representative_document"][info["Topic"] == k].sum() == 1
-
-
 def test_texts_with_names_are_joined_by_name_and_others_by_position(known):
     guide, corpus, _ = known
     names = ["e", "d", "c", "b", "a"]
     named = lntm.Corpus.from_texts(TEXTS, list(WORDS), metadata={"id": names})
-    expected = interop.document_info(guide, named, TEXTS)
-    assert expected.index.tolist() == names
+    expected = interop.topic_info(guide, named, TEXTS)
     shuffled = pd.Series(TEXTS, index=names).sample(frac=1, random_state=0)
     for texts in (shuffled, np.array(TEXTS, object), (text for text in TEXTS)):
-        found = interop.document_info(guide, named, texts)
-        pd.testing.assert_frame_equal(found, expected)
-    info = interop.topic_info(guide, named, shuffled)["Representative_Docs"]
-    assert info.tolist() == interop.topic_info(guide, named, TEXTS)["Representative_Docs"].tolist()
+        pd.testing.assert_frame_equal(interop.topic_info(guide, named, texts), expected)
     with pytest.raises(CorpusError, match="texts: expected one row for each of 5 documents"):
         interop.topic_info(guide, named, shuffled[:4])
     with pytest.raises(CorpusError, match="texts: the rows have other names"):
-        interop.document_info(guide, named, pd.Series(TEXTS))
+        interop.topic_info(guide, named, pd.Series(TEXTS))
     with pytest.raises(ConfigError, match="2 texts for 5 documents"):
-        interop.document_info(guide, corpus, TEXTS[:2])
-    # A column of the corpus keeps its place beside that of BERTopic.
-    info = interop.document_info(guide, corpus.with_metadata({"Topic": list("stuvw")}))
-    assert info["Topic_metadata"].tolist() == list("stuvw")
+        interop.topic_info(guide, corpus, TEXTS[:2])
 
 
 def test_documents_without_words_give_no_shares_and_no_page(known):
@@ -89,7 +65,6 @@ def test_documents_without_words_give_no_shares_and_no_page(known):
     info = interop.topic_info(known[0], empty)
     assert info[["Count", "Share"]].to_numpy().tolist() == [[0, 0]] * 3
     assert info["Representative_Docs"].tolist() == [[]] * 3
-    assert interop.document_info(known[0], empty)["Topic"].tolist() == [-1, -1]
     with pytest.raises(ConfigError, match="3 words"):
         interop.topic_info(known[0], lntm.Corpus.from_matrix(np.ones((2, 3), int)))
 

@@ -29,7 +29,7 @@ from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.em.monte_carlo import TopicAscent
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import DirichletTopics, TopicModel, ctm
-from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.models.registry import CONSTRUCTORS
 
 #: Fits take a second or more each.

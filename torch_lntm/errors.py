@@ -214,18 +214,45 @@ def require_whole(least: int, **settings: Any) -> None:
 
     Args:
         least: Smallest valid value.
-        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid.
+        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid,
+            except as a ``seed``.
 
     Raises:
         ConfigError: A value is below ``least``, is 2**63 or more, or is not a whole number. The
             message names the setting.
     """
     for name, value in settings.items():
-        if value is not None and not isinstance(value, Integral):
+        if value is None and name != "seed":
+            continue
+        if not isinstance(value, Integral):
             raise ConfigError(f"{name} is {value!r}; expected a whole number, at least {least}")
-        if value is not None and int(value) >= 2**63:
+        if int(value) >= 2**63:
             raise ConfigError(f"{name} is {value}; expected a whole number below 2**63")
     require(least, **settings)
+
+
+def undefined(part: object, method: str) -> NotImplementedError:
+    """The error for a method of a contract that a subclass lacks.
+
+    Args:
+        part: A prior, topics, words or a guide.
+        method: Name of the method.
+    """
+    return NotImplementedError(
+        f"{type(part).__name__} does not define {method}; the docstring of its base class says "
+        "what it is, and docs/own_parts.md has examples"
+    )
+
+
+def lacks(part: object, method: str, purpose: str) -> ConfigError:
+    """The error for an optional method that a subclass lacks.
+
+    Args:
+        part: Topics or words.
+        method: Name of the method.
+        purpose: What needs the method, with its verb.
+    """
+    return ConfigError(f"{type(part).__name__} has no method {method}, {purpose}; define it")
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

@@ -18,7 +18,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports.representatives import best_documents
 
-__all__ = ["document_info", "from_anndata", "to_anndata", "topic_info"]
+__all__ = ["from_anndata", "to_anndata", "topic_info"]
 
 
 def topic_info(
@@ -60,15 +60,15 @@ def topic_info(
         >>> int(frame["Count"].sum()) == len(train)
         True
     """
-    topics, shown = _topic_info(source, corpus, top_n, num_docs), _shown(texts, corpus)
-    examples = [[shown[d] for d in rows] for rows in topics["Representative_Docs"]]
-    return topics.assign(Representative_Docs=examples)
-
-
-def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -> pd.DataFrame:
-    """The frame of :func:`topic_info` with the positions of the representative documents."""
     require_whole(1, top_n=top_n)
     documents, theta = _shares(source, corpus)
+    shown = list(
+        range(len(corpus)) if texts is None else align(texts, corpus.metadata.index, "texts")
+    )
+    if len(shown) != len(corpus):
+        raise ConfigError(
+            f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"
+        )
     model, theta = source.model, theta[documents.lengths > 0]
     words = [list(model.words_at(row)) for row in model.topics.top_words(top_n)[0].tolist()]
     first = model.topics.top_words(4)[0].tolist()
@@ -77,9 +77,9 @@ def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -
         name if is_named(model.topic_names, k) else "_".join([name, *model.words_at(first[k])])
         for k, name in enumerate(model.topic_names)
     ]
-    examples: list[list[int]] = [[] for _ in names]
+    examples: list[list[Any]] = [[] for _ in names]
     for row in best_documents(documents, num_docs).itertuples():
-        examples[row.topic].append(row.position)
+        examples[row.topic].append(shown[row.position])
     return pd.DataFrame(
         {
             "Topic": range(len(names)),
@@ -90,55 +90,6 @@ def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -
             "Representative_Docs": examples,
         }
     )
-
-
-def document_info(
-    source: DrawSource,
-    corpus: Corpus,
-    texts: Iterable[str] | None = None,
-    *,
-    top_n: int = 10,
-    num_docs: int = 3,
-) -> pd.DataFrame:
-    """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
-
-    ``Topic`` is the topic with the largest proportion, and ``Probability`` is that proportion. A
-    document without words gets topic -1 and probability 0. The metadata come last, and a column
-    whose name is already taken gets the ending ``_metadata``.
-
-    Args:
-        source: What draws the proportions: a guide over the model, or chains.
-        corpus: Documents over the model's vocabulary.
-        texts: The documents' texts, for the column ``Document``; see :func:`topic_info`.
-        top_n: Number of words for each topic.
-        num_docs: Number of representative documents for each topic.
-
-    Returns:
-        A row for each document, whose index names the documents, with the columns ``Document``,
-        ``Topic``, ``Name``, ``Representation``, ``Representative_Docs``, ``Top_n_words``,
-        ``Probability`` and ``Representative_document``.
-
-    Raises:
-        ConfigError: As for :func:`topic_info`.
-        CorpusError: As for :func:`topic_info`.
-    """
-    topics, shown = _topic_info(source, corpus, top_n, num_docs), _shown(texts, corpus)
-    _, theta = _shares(source, corpus)
-    topic = np.where(corpus.lengths > 0, theta.argmax(1), -1)
-    columns = ["Name", "Representation", "Representative_Docs"]
-    of_topic = topics.set_index("Topic")[columns]
-    of_topic.loc[-1] = ["", [], []]  # documents without words
-    frame = pd.DataFrame({"Document": shown, "Topic": topic}, corpus.metadata.index)
-    frame = frame.join(of_topic, on="Topic")
-    examples = frame["Representative_Docs"]
-    frame = frame.assign(
-        Representative_Docs=[[shown[d] for d in rows] for rows in examples],
-        Top_n_words=frame["Representation"].map(" - ".join),
-        Probability=np.where(topic >= 0, theta.max(1), 0.0),
-        Representative_document=[d in rows for d, rows in enumerate(examples)],
-    )
-    others = corpus.metadata.rename(columns=lambda n: f"{n}_metadata" if n in frame else n)
-    return pd.concat([frame, others], axis=1)
 
 
 def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
@@ -248,14 +199,3 @@ def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray
     documents = transform(source, corpus, "mean")
     theta = documents.theta.double().numpy()
     return documents, np.asarray(theta / theta.sum(1, keepdims=True))
-
-
-def _shown(texts: Iterable[str] | None, corpus: Corpus) -> list[Any]:
-    """What stands for a document: its text, or its position if there are no texts."""
-    aligned = range(len(corpus)) if texts is None else align(texts, corpus.metadata.index, "texts")
-    shown = list(aligned)
-    if len(shown) != len(corpus):
-        raise ConfigError(
-            f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"
-        )
-    return shown

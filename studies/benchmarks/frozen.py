@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 import torch_lntm as lntm
 from studies.machine import ROOT
 from studies.measure import corpus_file, write
+from studies.scores.completion import check_hold_out
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError
 
@@ -142,7 +143,7 @@ def _check(found: Frozen, name: str, seed: int, sizes: dict[str, int]) -> None:
     expected = recorded().get(f"{name}, seed {seed}")
     if expected is None or any(expected[key] != size for key, size in sizes.items()):
         return
-    found.hold_out.check_fingerprint(expected["hold_out_fingerprint"])
+    check_hold_out(found.hold_out, expected["hold_out_fingerprint"])
     train, frozen_train = (x["train_fingerprint"] for x in (found.hashes, expected))
     if train != frozen_train:
         raise ConfigError(

@@ -38,7 +38,7 @@ from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.kernels.mixture import expected_topic_counts, mixture_log_likelihood
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.latents.metrics import DenseMetric, Metric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 
@@ -165,11 +165,9 @@ def stock(
     )
 
 
-def laplace_metric(model: TopicModel, batch: DocumentBatch) -> DenseMetric:
+def laplace_metric(model: TopicModel, batch: DocumentBatch) -> Metric:
     """The mass matrices of DocumentHMC's ``"laplace"``."""
-    metric = lntm.guides.LaplaceGuide(model).posterior(batch).metric()
-    assert isinstance(metric, DenseMetric)
-    return metric
+    return lntm.guides.LaplaceGuide(model).posterior(batch).metric()
 
 
 def nuts_of_one(target: DocumentTarget, factor: Tensor, num_samples: int) -> tuple[Tensor, int]:
@@ -204,11 +202,12 @@ def nuts_of_one(target: DocumentTarget, factor: Tensor, num_samples: int) -> tup
 def per_gradient(model: TopicModel, batch: DocumentBatch, num_samples: int) -> list[dict[str, Any]]:
     """Effective samples per gradient of DocumentHMC and of NUTS with the same metric."""
     pyro.set_rng_seed(0)
-    metric = laplace_metric(model, batch)
+    factor = laplace_metric(model, batch).factor
+    assert factor is not None
     sizes, gradients = [], []
     for row in range(batch.num_docs):
         one = batch.select(torch.tensor([row]))
-        eta, count = nuts_of_one(model.bind(one), metric.factor[row], num_samples)
+        eta, count = nuts_of_one(model.bind(one), factor[row], num_samples)
         sizes.append(float(slowest(eta[None, :, None])))
         gradients.append(count)
     ratio = np.array(sizes) / gradients
@@ -254,7 +253,7 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
     target = model.bind(batch)
     state = hmc.init(target, torch.zeros(1, batch.num_docs, target.dim))
     momentum, step_size = torch.zeros_like(state.position), torch.full_like(state.log_prior, 0.1)
-    metrics: dict[str, Metric] = {"prior": UnitMetric(), "laplace": laplace_metric(model, batch)}
+    metrics: dict[str, Metric] = {"prior": Metric(), "laplace": laplace_metric(model, batch)}
     for name, metric in metrics.items():
 
         def steps(count: int, metric: Metric = metric) -> None:

@@ -38,6 +38,7 @@ from studies.benchmarks.completion import fit_in_process, missing_library
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.benchmarks.systems import STRUCTURAL_SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
+from studies.scores.completion import check_hold_out
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import document_completion, log_likelihood
@@ -197,7 +198,7 @@ def measured(
     with warnings.catch_warnings():
         # The row holds the error of the simulation.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        split.hold_out.check_fingerprint(split.hashes["hold_out_fingerprint"])
+        check_hold_out(split.hold_out, split.hashes["hold_out_fingerprint"])
         completion = document_completion(
             model,
             split.hold_out.of(test),

@@ -28,6 +28,20 @@ Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
 _MAX_DOCS = 512
 
 
+def check_hold_out(hold_out: WordHoldOut[Corpus], expected: str) -> None:
+    """Check that a hold-out has the fingerprint of the intended one.
+
+    Raises:
+        CorpusError: The two differ.
+    """
+    found = hold_out.fingerprint()
+    if found != expected:
+        raise CorpusError(
+            f"the fingerprint of the hold-out of {hold_out.corpus!r} is {found[:12]}…, expected "
+            f"{expected[:12]}…; make it from the same corpus with the same seeds"
+        )
+
+
 def completion_of(
     prior: Prior,
     topics: Any,
@@ -64,7 +78,7 @@ def completion_of(
         CorpusError: See :func:`document_completion`.
     """
     if fingerprint is not None:
-        hold_out.check_fingerprint(fingerprint)
+        check_hold_out(hold_out, fingerprint)
     model = model_of(prior, topics, concentration)
     return document_completion(model, hold_out, theta=theta, **settings)
 

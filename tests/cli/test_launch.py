@@ -43,7 +43,7 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
         "fitting 36 documents (1 without words) of 30 words, with 4 held out, cpu, in 2 processes"
     )
     assert shared.stderr.count(said) == 1
-    assert shared.stderr.count("fitting") == shared.stderr.count("converged:") == 1
+    assert shared.stderr.count("fitting") == shared.stderr.count("finished all iterations:") == 1
     assert shared.stderr.count("warning:") <= 1
     assert not Path("shared.partial").exists()
     for name, tensor in tensors("run").items():

@@ -21,26 +21,12 @@ def test_names_are_set_changed_and_removed(run_folder, capsys):
     assert names[:2] == ("budget", "1")
     Path("names.json").write_text(json.dumps({"1": "war", "budget": None}))
     assert main(["names", run_folder, "--set", "names.json"]) == 0
+    capsys.readouterr()
+    for value, message in (("economy", "expected pairs such as"), ("0=a; 0=b", "is given twice")):
+        assert main(["names", run_folder, "--set", value]) == 1
+        assert message in capsys.readouterr().err
     assert lntm.load_run(run_folder).model.topic_names[:2] == ("0", "war")
     assert main(["names", run_folder, "--clear", "--print-as", "csv"]) == 0
-    assert not lntm.load_run(run_folder).model.has_topic_names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("economy", "expected pairs such as"),
-        ("0=a; 0=b", "'0' is given twice"),
-        ("99=a", "set: topic 99; expected numbers"),
-        ("0=a; 1=a", "topics 0 and 1 have the same name 'a'"),
-        ("0=7", "numbers denote topics"),
-        ("none.json", "none.json: cannot be read"),
-    ],
-)
-def test_unsuitable_names_change_nothing(run_folder, value, message, capsys):
-    assert main(["names", run_folder, "--set", value]) == 1
-    assert message in capsys.readouterr().err
     assert not lntm.load_run(run_folder).model.has_topic_names
 
 
@@ -54,15 +40,3 @@ def test_columns_of_documents_have_names(run_folder, counts):
     facts = ["document", "label", "tokens", "converged"]
     assert list(frame) == [*facts, "'=economy", "topic_tokens", "topic_2"]
     np.testing.assert_allclose(frame.iloc[:, 4:], theta, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_effects_show_and_accept_names(capsys):
-    assert main(["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]) == 0
-    assert main(["names", "run", "--set", "2=war"]) == 0
-    capsys.readouterr()
-    column = next(iter(lntm.example_corpus().metadata))
-    options = ["--formula", f"~ {column}", "--topics", "war,0", "--num-draws", "3"]
-    assert main(["effects", "run", *options, "--source", "guide"]) == 0
-    out = capsys.readouterr().out
-    assert out.index(" 2 war ") < out.index(" 0 ")

@@ -101,7 +101,7 @@ def test_wrong_arguments_are_explained(arguments, message, capsys):
     ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
 )
 def test_the_recommended_configurations_are_valid(name, kind):
-    quick = ["--max-iterations", "0", "--out", "run", "--no-progress"]
+    quick = ["--max-iterations", "0", "--start-epochs", "1", "--out", "run", "--no-progress"]
     assert main(["fit", "--config", str(CONFIGS / f"{name}.yaml"), *quick]) == 0
     assert lntm.load_run("run").model.name == kind
 

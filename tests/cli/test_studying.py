@@ -30,7 +30,8 @@ def posts(workplace):
 @pytest.fixture
 def run(posts):
     model = ("--model", "stm", "--prevalence", "~ party", "--num-topics", "2")
-    assert main(["fit", posts, *model, "--out", "run", "--no-progress"]) == 0
+    brief = ("--max-epochs", "12", "--no-progress")
+    assert main(["fit", posts, *model, "--out", "run", *brief]) == 0
     return "run"
 
 
@@ -67,32 +68,24 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--source", "joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().out
     for options, message in (
-        (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
-        (("--formula", "~ open('x', 'w')"), "which is forbidden"),
         (("--topics", "a"), "the topics have no names"),
     ):
         assert main(["effects", run, *options]) == 1
         assert message in capsys.readouterr().err
-    assert not Path("x").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_effects_refuse_wrong_predictions_before_the_draws(run, capsys, monkeypatch):
+    monkeypatch.setattr("torch_lntm.cli.commands.source_of", None)
+    capsys.readouterr()
+    for options, message in (
         (("--by", "blog"), "figure and by need predictions; name their column by --predict"),
         (("--formula", "~ nothing"), "no column 'nothing'"),
         (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
-    ],
-)
-def test_effects_refuse_wrong_predictions_before_the_draws(
-    run, capsys, options, message, monkeypatch
-):
-    monkeypatch.setattr("torch_lntm.cli.commands.source_of", None)
-    capsys.readouterr()
-    assert main(["effects", run, *options]) == 1
-    assert message in capsys.readouterr().err
+    ):
+        assert main(["effects", run, *options]) == 1
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -100,6 +93,7 @@ def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
     command = ["select", posts, "--num-topics", "2,3", *options, *stm, "--likelihood"]
+    command += ["--keywords", "a=tax,care"]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["num_topics"] for row in rows] == [2, 3]
@@ -110,11 +104,3 @@ def test_select(posts, capsys):
     assert "needs prevalence" in capsys.readouterr().err
     assert main(["select", posts, *options, "--prevalence", "~ party"]) == 1
     assert "takes no prevalence" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_select_takes_keywords(counts, capsys):
-    Path("keys.json").write_text('{"a": ["w1", "w2"]}')
-    options = ["--num-topics", "2,3", "--num-seeds", "1", "--posterior", "taylor"]
-    assert main(["select", counts, *options, "--keywords", "keys.json"]) == 0
-    assert "topics" in capsys.readouterr().out

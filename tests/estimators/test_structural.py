@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -122,14 +120,6 @@ def test_missing_metadata_are_refused_with_advice():
         estimator().fit(counts(), metadata=META[:-1])
     with pytest.raises(CorpusError, match="party"):
         estimator().fit(counts(), metadata={"year": META["year"]})
-
-
-def test_a_fitted_estimator_can_be_pickled_and_made_from_a_model(fitted):
-    theta = fitted.transform(counts(1), metadata=META)
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.transform(counts(1), metadata=META), theta)
-    wrapped = lntm.StructuralTopicModel.from_model(fitted.model_, posterior="taylor", device="cpu")
-    np.testing.assert_array_equal(wrapped.transform(counts(1), metadata=META), theta)
 
 
 def test_a_pipeline_routes_metadata_to_the_model(routing):

@@ -18,7 +18,6 @@ from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
 from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 from torch_lntm.evaluation.completion.exact import SHORT
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.models import lda
 
 RNG = np.random.default_rng(0)
@@ -247,13 +246,3 @@ def test_differences_are_paired() -> None:
 def test_settings_out_of_range_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 0"):
         document_completion(lda(3, NUM_WORDS), hold_out(), **{name: 0})
-
-
-def test_rhat_separates_chains_that_agree_from_chains_that_differ() -> None:
-    draws = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)).double()
-    draws[0, :, 1] += 1.0
-    draws[:, :, 2] = 5.0
-    rhat = split_rhat(draws)
-    assert float(rhat[0]) < 1.02
-    assert float(rhat[1]) > 1.05
-    assert float(rhat[2]) == 1.0

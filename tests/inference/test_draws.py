@@ -110,7 +110,7 @@ def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
     assert draws.take(num_draws=4).theta.shape == (4, 7, 3)
     assert sum(sizes) == 2 * len(corpus)
     assert draws.take(np.array([4, 0])).theta.shape == (3, 2, 3)
-    assert sum(sizes) == 2 * len(corpus) + 2
+    assert sum(sizes) == 2 * len(corpus)
 
 
 def test_stuck_chains_are_warned_of(known) -> None:

@@ -31,7 +31,7 @@ def monte_carlo(model):
 def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine, monkeypatch):
     copies, at = 0, -1
     kept = {}
-    clone, keep = loop.clones_of, loop.ResumableFit.keep
+    clone, keep = loop.deepcopy, loop.ResumableFit.keep
 
     def interrupted(tensors):
         nonlocal copies
@@ -44,7 +44,7 @@ def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine
         keep(self)
         kept[len(self.state.history)] = clone(self.model.state_dict())
 
-    monkeypatch.setattr(loop, "clones_of", interrupted)
+    monkeypatch.setattr(loop, "deepcopy", interrupted)
     monkeypatch.setattr(loop.ResumableFit, "keep", recorded)
     whole = engine(make()).fit(make_corpus())
     last, reference = copies, dict(kept)

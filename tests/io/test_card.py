@@ -10,7 +10,7 @@ import pytest
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
-from torch_lntm.io.card import code, model_card
+from torch_lntm.io.card import code
 
 HOSTILE = (
     "# Heading\n\n[link](https://example.org) <script>alert(1)</script> ![x](y.png) `` ` ``` "
@@ -20,7 +20,9 @@ HOSTILE = (
 
 def outside_code(markdown: str) -> str:
     """The text that Markdown would read as Markdown: code spans and blocks are taken out."""
-    markdown = re.sub(r"^```python\n.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    markdown = re.sub(
+        r"^```python\n.*?^```$|^    .*?$", "", markdown, flags=re.DOTALL | re.MULTILINE
+    )
     return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", markdown)
 
 
@@ -71,18 +73,12 @@ def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
     for fact in ("`num_docs`: `40`", "`posterior`: `taylor`", "`test_fraction`: `0.1`"):
         assert f"\n* {fact}\n" in card
     assert "* `metric`: `perplexity`, `value`: `512.256`, `standard_error`: `3.5`" in card
-    assert "## Topics\n\n* topic 1 (50.0%)" in card
+    assert re.search(r"^    +1 +50.0% +\S", card, re.MULTILINE)
     assert "## Licence\n\n* `CC-BY-4.0`" in card
     assert "`out`" not in card
     plain = outside_code(card)
     for sign in ("[link]", "<script", "![", "**", "|", "example.org", "# Heading"):
         assert sign not in plain
-
-
-def test_a_model_without_a_vocabulary_has_a_card():
-    card = model_card(lntm.models.lda(60, 100))
-    assert "* topic 0: `#" in card
-    assert "* and 10 smaller topics" in card
 
 
 @pytest.mark.parametrize("killed_at", ["model.json", "README.md"])
@@ -105,8 +101,7 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
     assert lntm.load_model(folder).num_topics == 3
     names = lntm.io.write_topic_names(folder, {0: "economy", 1: "trade"})
     assert names == lntm.load_model(folder).topic_names == ("economy", "trade", "2")
-    assert "topic `economy`:" in card.read_text()
-    assert "topic `trade`:" in card.read_text()
+    assert re.search("^    economy .*\n    trade ", card.read_text(), re.MULTILINE)
     for edit in ("Licence: mine\n" + card.read_text(), card.read_text() + "mine", "\udcff"):
         card.write_bytes(edit.encode(errors="surrogateescape"))
         lntm.io.write_topic_names(folder, {2: "war"})
@@ -114,7 +109,7 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
         assert '"war"' in model.read_text()
 
 
-@pytest.mark.parametrize("text", ['["x"]', '{"a": 1}', "["])
+@pytest.mark.parametrize("text", ['{"a": 1}', "["])
 def test_damaged_scores_are_an_error_that_changes_nothing(fitted, tmp_path, text):
     folder = lntm.io.save_run(tmp_path / "run", *fitted, {})
     (folder / "evaluation.json").write_text(text)

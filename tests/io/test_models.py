@@ -23,7 +23,7 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import load_model, save_model, save_run
 from torch_lntm.models import register
-from torch_lntm.models.registry import CONSTRUCTORS, construct
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,7 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct
     [
         (make_model, {"topic_smoothing": 0.3}),
         (make_model, {"anchored": True, "dtype": "float64", "vocabulary": None}),
-        (make_factor_model, {"source": "gaussian", "pseudo_documents": 3.0}),
         (make_factor_model, {"source": "laplace", "pseudo_variance": 0.5, "dtype": "float64"}),
-        (make_aspect_model, {"symmetric": False}),
         (make_aspect_model, {"symmetric": True, "dtype": "float64"}),
         (make_aspect_model, {"learn_concentration": False, "vocabulary": None}),
     ],
@@ -92,14 +90,10 @@ def test_model_json_needs_version_kind_and_settings(folder, changes):
     ("make", "changes", "file"),
     [
         (make_model, {"num_topics": 4}, "safetensors"),
-        (make_model, {"num_words": 10**12}, "json"),
-        (make_model, {"anchored": True}, "safetensors"),
         (make_model, {"dtype": "float64"}, "safetensors"),
         (make_model, {"topic_smoothing": -1.0}, "json"),
         (make_model, {"colour": "red"}, "json"),
         (make_factor_model, {"num_sources": 1}, "safetensors"),
-        (make_factor_model, {"source": "cauchy"}, "json"),
-        (make_aspect_model, {"symmetric": True}, "safetensors"),
         (make_aspect_model, {"concentration": [1, 1]}, "json"),
     ],
 )
@@ -214,7 +208,7 @@ def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabu
 
 def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
     register("own")(make_own)
-    model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
+    model = find_constructor("own")(num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
     model.prior.design.fill_(7.0)
     model.vocabulary = WORDS
     path = save_model(model, tmp_path / "own")
@@ -231,31 +225,13 @@ def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
         load_model(path)
 
 
-def compositions():
-    prior, topics = (
-        lntm.models.priors.logistic_normal.DiagonalNormalPrior(3),
-        lntm.models.DirichletTopics(3, 5),
-    )
-    yield lntm.models.TopicModel(prior, topics)
-    yield lntm.models.TopicModel(
-        lntm.models.LogisticNormalPrior(3), lntm.models.topics.normal.NormalTopics(3, 5)
-    )
-    yield make_own(3, 5)
-
-
 def test_models_that_could_not_be_loaded_are_refused_before_writing(tmp_path):
-    for model in compositions():
-        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine'\)\(mine\)"):
-            save_model(model, tmp_path / "model")
-        with pytest.raises(ConfigError, match=r"lntm\.models\.register"):
-            save_run(tmp_path / "run", model, make_result(), {})
+    model = make_own(3, 5)
+    with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine'\)\(mine\)"):
+        save_model(model, tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"lntm\.models\.register"):
+        save_run(tmp_path / "run", model, make_result(), {})
     assert list(tmp_path.iterdir()) == []
-
-
-def changed_prior():
-    model = make_model()
-    model.prior = lntm.models.priors.logistic_normal.DiagonalNormalPrior(3)
-    return model
 
 
 def changed_topics():
@@ -279,14 +255,6 @@ def of_a_tensor():
     return needs_tensor(3, 5, torch.zeros(3))
 
 
-def of_an_object():
-    @register("needs-object")
-    def needs_object(num_topics, num_words, corpus):
-        return make_own(num_topics, num_words)
-
-    return needs_object(3, 5, object())
-
-
 def of_broken_words():
     return make_model(vocabulary=("a", "b", "\ud800", "c", "d"))
 
@@ -294,11 +262,9 @@ def of_broken_words():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (changed_prior, "Unexpected key.*prior.log_std"),
         (changed_topics, "topics is NormalTopics, not DirichletTopics"),
         (unlike_its_class, "prior is Other, not LogisticNormalPrior"),
         (of_a_tensor, "missing.*'loc'"),
-        (of_an_object, "object is not JSON"),
         (of_broken_words, "can't encode character"),
     ],
 )

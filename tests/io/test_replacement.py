@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -139,26 +138,3 @@ def test_a_removed_and_recreated_folder_counts_as_replaced(tmp_path):
         return len(reads)
 
     assert read_consistent(tmp_path / "x", read) == 2
-
-
-@pytest.mark.slow
-def test_loads_beside_a_writer_give_one_model_or_the_other(tmp_path):
-    path = save_model(MODELS[0], tmp_path / "model")
-    done = threading.Event()
-
-    def write():
-        while not done.is_set():
-            for model in reversed(MODELS):
-                save_model(model, path, overwrite=True)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        found = []
-        while len(found) < 150 or (len(set(found)) == 1 and len(found) < 100_000):
-            found.append(which(load_model(path)))
-    finally:
-        done.set()
-        writer.join()
-    assert set(found) == {0, 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

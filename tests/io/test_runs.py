@@ -21,7 +21,8 @@ from torch_lntm.reports.scores import read_scores
 
 def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     split = corpus.split(0.25, seed=1)
-    result = make_result(stop_reason="interrupted", num_unconverged=2)
+    history = [{"objective": float("-inf")}, {"objective": -1.5}]
+    result = make_result(stop_reason="interrupted", num_unconverged=2, history=history)
     config = {"num_topics": 3, "out": "wörter", "tolerance": float("inf"), "x": None}
     path = save_run(
         tmp_path / "deep" / "run", make_model(), result, config, metadata={"seed": 7}, split=split
@@ -45,14 +46,6 @@ def test_a_missing_split_is_an_error_if_documents_were_held_out(tmp_path, corpus
     (path / SPLIT).unlink()
     with pytest.raises(ConfigError, match="no such file, but documents were held out"):
         load_run(path).split(corpus)
-
-
-def test_a_history_may_hold_nan_and_infinity(tmp_path):
-    history = [{"objective": float("-inf")}, {"objective": float("nan")}]
-    path = save_run(tmp_path / "run", make_model(), make_result(history=history), {})
-    first, second = load_run(path).history
-    assert first["objective"] == float("-inf")
-    assert second["objective"] != second["objective"]
 
 
 def test_a_run_is_replaced_only_with_overwrite(folder):
@@ -121,7 +114,7 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
     config = {"corpus": "w\udcf6rter.npz", "name": "wörter"}
     path = save_run(tmp_path / "run", make_model(), make_result(), config)
     assert load_run(path).config == config
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match=r"nowhere/model\.json: no such file"):
         load_run(tmp_path / "nowhere")
     assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
 
@@ -173,18 +166,15 @@ def leave_checkpoint(path, config):
 
 
 def test_an_unfinished_run_is_kept_until_it_is_discarded(tmp_path):
+    with UnfinishedRun(tmp_path / "run", {}) as unfinished:
+        assert not unfinished.started
+    assert list(tmp_path.iterdir()) == []  # nothing without a checkpoint
     config = {"num_topics": 3, "tolerance": 1e-4, "pair": (1, 2)}
     kept = leave_checkpoint(tmp_path / "run", config)
     assert kept.checkpoint.exists()
     with UnfinishedRun(tmp_path / "run", config) as unfinished:
         assert unfinished.started
         unfinished.discard()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unfinished_run_without_a_checkpoint_leaves_nothing(tmp_path):
-    with UnfinishedRun(tmp_path / "run", {}) as unfinished:
-        assert not unfinished.started
     assert list(tmp_path.iterdir()) == []
 
 
@@ -195,13 +185,12 @@ def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
     assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
 
 
-@pytest.mark.parametrize("name", ["mine.txt", "config.json.bak", ".lock.swp"])
-def test_a_folder_with_foreign_files_is_refused(tmp_path, name):
+def test_a_folder_with_foreign_files_is_refused(tmp_path):
     (tmp_path / "run.partial").mkdir()
-    (tmp_path / "run.partial" / name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"holds {name}, which is no part"):
+    (tmp_path / "run.partial" / "config.json.bak").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds config\.json\.bak, which is no part"):
         UnfinishedRun(tmp_path / "run", {})
-    assert (tmp_path / "run.partial" / name).read_text() == "mine"
+    assert (tmp_path / "run.partial" / "config.json.bak").read_text() == "mine"
 
 
 def test_two_fits_do_not_share_a_folder(tmp_path):

@@ -10,7 +10,7 @@ from oracles.mixture import mixture_log_likelihood_reference
 from support.memory import LargestStorage
 from support.problems import make_batch
 
-from torch_lntm.kernels import contraction
+from torch_lntm.kernels import contraction, likelihood, mixture
 from torch_lntm.kernels.likelihood import log_likelihood_at
 from torch_lntm.kernels.mixture import (
     expected_counts,
@@ -221,7 +221,10 @@ def test_a_word_of_probability_zero_costs_a_finite_number_of_nats(device, dtype,
 
 
 @pytest.mark.parametrize("max_elements", [1, 60, 2**24])
-def test_responsibility_covariance_equals_brute_force_for_any_chunks(device, max_elements) -> None:
+def test_responsibility_covariance_equals_brute_force_for_any_chunks(
+    device, max_elements, monkeypatch
+) -> None:
+    monkeypatch.setattr(mixture, "MAX_ELEMENTS", max_elements)
     weights, topics, counts = random_arrays(12)
     expected = np.zeros((12, 4, 4))
     for d, v in zip(*np.nonzero(counts), strict=True):
@@ -229,7 +232,7 @@ def test_responsibility_covariance_equals_brute_force_for_any_chunks(device, max
         rho /= rho.sum()
         expected[d] += counts[d, v] * np.outer(rho, rho)
     t, phi = tensors(device, torch.float64, weights, topics)
-    got = responsibility_covariance(t, phi, make_batch(counts, device), max_elements=max_elements)
+    got = responsibility_covariance(t, phi, make_batch(counts, device))
     close(got, expected, 1e-12)
 
 
@@ -291,7 +294,7 @@ def test_no_large_table_is_formed(num_docs, num_words, num_topics, per_doc, forb
     assert 0 < largest.size < 0.4 * 4 * forbidden
 
 
-def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee) -> None:
+def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee, monkeypatch) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     topics = torch.rand(4, lee.num_words, generator=generator, dtype=torch.float64)
@@ -301,5 +304,5 @@ def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee) -> None:
     expected = mixture_log_likelihood(torch.softmax(logits, -1), topics, repeated)
     words = topics.mT[batch.word_index]
     for max_elements in (1, 1000, 2**22):
-        values = log_likelihood_at(logits, words, batch, max_elements=max_elements)
-        torch.testing.assert_close(values, expected)
+        monkeypatch.setattr(likelihood, "MAX_ELEMENTS", max_elements)
+        torch.testing.assert_close(log_likelihood_at(logits, words, batch), expected)

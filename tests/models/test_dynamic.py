@@ -454,7 +454,7 @@ def test_weeks_begin_on_mondays() -> None:
         ("~ rw(year, width=0)", "positive number"),
         ("~ rw(date, bins='decade')", "bins is 'decade'"),
         ("~ rw(year, bins='month')", "needs dates"),
-        ("~ rw(year, width=100)", "same period"),
+        ("~ rw(year, width=100)", "the one level 1990"),
         ("~ rw(__import__('os'))", "expected '~ rw"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import register
-from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 
 def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=None, **more):
@@ -25,7 +25,7 @@ def test_all_models_of_the_library_are_registered():
     for name, constructor in CONSTRUCTORS.items():
         assert find_constructor(name) is constructor
         assert constructor is getattr(lntm.models, name)
-        model = construct(name, num_topics=4, num_words=5)
+        model = find_constructor(name)(num_topics=4, num_words=5)
         assert model.name == name
         assert model.construction.name == name
 
@@ -37,7 +37,7 @@ def test_a_model_takes_sizes_and_words_from_a_corpus(name):
     model = CONSTRUCTORS[name](2, corpus, **options)
     assert model.num_words == len(corpus.vocabulary)
     assert model.vocabulary == corpus.vocabulary
-    again = construct(name, **model.config, vocabulary=model.vocabulary)
+    again = find_constructor(name)(**model.config, vocabulary=model.vocabulary)
     assert again.config == model.config
     other = [word.upper() for word in corpus.vocabulary]
     assert CONSTRUCTORS[name](2, corpus, vocabulary=other, **options).vocabulary == tuple(other)
@@ -95,10 +95,10 @@ def test_a_model_records_its_jsonable_arguments():
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_recorded_settings_rebuild_the_model(name, options, dtype, tmp_path):
-    model = construct(name, num_topics=3, num_words=5, dtype=dtype, **options)
+    model = find_constructor(name)(num_topics=3, num_words=5, dtype=dtype, **options)
     state = model.state_dict()
     model.load_state_dict({n: x + 0.1 * (n != "prior.tril") for n, x in state.items()})
-    twin = construct(name, **model.config)
+    twin = find_constructor(name)(**model.config)
     twin.load_state_dict(model.state_dict())
     for again in (twin, lntm.load_model(lntm.save_model(model, tmp_path / "model"))):
         assert again.config == model.config

@@ -197,7 +197,8 @@ def _contrast_grid(
     Otherwise the distances between points grow in proportion to their distance from the centre.
     The prior density at w is lower than at the centre c by more than a depth D if |w|² > 2D + |c|².
     """
-    _, centre, tril = space._around(posterior, row)
+    rows = torch.tensor([row], device=space.loc.device)
+    (centre,), (tril,) = space.select(rows).normal(posterior, rows, ())
     radius = (2.0 * depth(centre) + centre.square().sum()).sqrt()
     radius = radius + torch.linalg.vector_norm(centre)
     reach = float(radius * torch.linalg.matrix_norm(torch.linalg.inv(tril), 2))

@@ -260,7 +260,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
     for effect in effects.table(0.95).itertuples():
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
-    assert effects.description in page.said("p")
+    assert " ".join(effects.notes) in page.said("p")
     assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
     assert any("Roberts" in text for text in page.said("li"))
 

@@ -18,7 +18,7 @@ from torch_lntm import noise
 from torch_lntm.errors import NumericalError
 from torch_lntm.latents import DocumentTarget, FactorSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
-from torch_lntm.latents.metrics import DenseMetric, Metric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
@@ -227,7 +227,7 @@ def test_exact_draws_stay_exact(kind: str, dtype: torch.dtype, device: torch.dev
     counts = np.stack([rng.multinomial(n, p) for n, p in zip(lengths, probabilities, strict=True)])
     batch = make_batch(counts, device, dtype)
     target = DocumentTarget(few.space, few.topics, batch)
-    metric = UnitMetric()
+    metric = Metric()
     state = first = hmc.init(target, truth)
     # Large steps, so that the test covers the correction of their errors by rejections.
     step_size = torch.full_like(state.log_prior, 0.9)
@@ -281,7 +281,7 @@ def test_a_divergent_trajectory_is_rejected(device: torch.device) -> None:
     size = torch.tensor([0.1, 1e3, 1e200], dtype=torch.float64, device=device)
     step_size = size[:, None].expand_as(state.log_prior)
     drawn = hmc.draw(some_keys(target, 2, 3), target)
-    new, info = hmc.step(drawn, target, state, step_size, UnitMetric(), 4)
+    new, info = hmc.step(drawn, target, state, step_size, Metric(), 4)
     assert not bool(info.divergent[0].any())
     assert bool(info.divergent[1:].all())
     assert not bool(info.accepted[1:].any())
@@ -341,7 +341,7 @@ def test_first_step_sizes_follow_the_scale_of_each_document(device: torch.device
     target = make_target("free", device, lengths=(0, 0, 0))
     scale = torch.tensor([1.0, 1 / 64, 64.0], dtype=torch.float64, device=device)
     eye = torch.eye(target.dim, dtype=torch.float64, device=device)
-    metric = DenseMetric(scale[:, None, None] * eye)
+    metric = Metric(scale[:, None, None] * eye)
     state = start(target, 50)
     found = find_step_size(some_keys(target, 3, 50), target, state, metric)
     relative = (found * scale).log2()

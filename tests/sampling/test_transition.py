@@ -16,7 +16,7 @@ from torch_lntm import noise
 from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.latents import DocumentTarget, EtaSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
-from torch_lntm.latents.metrics import DenseMetric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 
 DTYPES = [torch.float32, torch.float64]
@@ -55,7 +55,7 @@ def make_start(
         "target": target,
         "state": hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0))),
         "step_size": 0.1 + 0.2 * noise.uniform(noise.fold_in(keys, 2), 1).squeeze(-1),
-        "metric": UnitMetric(),
+        "metric": Metric(),
         "num_steps": 3,
     }
 
@@ -149,7 +149,7 @@ def test_unsupported_transitions_take_separate_steps(reason, fused, monkeypatch)
         monkeypatch.setenv("LNTM_TRITON", "1")
     if reason == "dense metric":
         unit = torch.eye(target.dim, dtype=torch.float64, device=fused)
-        start["metric"] = DenseMetric(unit)
+        start["metric"] = Metric(unit)
     if reason == "large map":
         monkeypatch.setattr(fused_kernels, "MAX_LOADING", 24)
     monkeypatch.delattr(fused_kernels, "transition")

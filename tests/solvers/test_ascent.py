@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
+from torch_lntm.solvers import ascent
 from torch_lntm.solvers.ascent import (
     MeanAscent,
     Objective,
@@ -79,10 +79,10 @@ def test_a_failed_search_below_rounding_is_convergence() -> None:
     assert found.converged.tolist() == [True, True]
 
 
-@pytest.mark.parametrize(
-    "solve", [partial(_conjugate_gradients, tolerance=1e-8, max_steps=64), _dense_solution]
-)
-def test_conjugate_gradients_solve_every_document(device, solve) -> None:
+@pytest.mark.parametrize("solve", [_conjugate_gradients, _dense_solution])
+def test_conjugate_gradients_solve_every_document(device, solve, monkeypatch) -> None:
+    monkeypatch.setattr(ascent, "CG_TOLERANCE", 1e-8)
+    monkeypatch.setattr(ascent, "CG_STEPS", 64)
     rng = np.random.default_rng(0)
     tril = torch.from_numpy(np.linalg.cholesky(np.diag(np.logspace(-1, 2, 8)) + 0.5)).to(device)
     space = NormalSpace(torch.zeros(8, dtype=torch.float64, device=device), tril)
@@ -107,7 +107,8 @@ def test_secants_save_most_steps_if_topics_overlap(device, monkeypatch) -> None:
     topics = torch.from_numpy(0.1 * problem.topics + 0.9 * problem.topics.mean(0)).to(device)
     space = problem.model(device).prior.space(batch)
     objective = Objective(batch, topics, space)
-    options = {"tolerance": 1e-10, "max_iterations": 2000, "cg_tolerance": 1e-6}
+    options = {"tolerance": 1e-10, "max_iterations": 2000}
+    monkeypatch.setattr(ascent, "CG_TOLERANCE", 1e-6)
     start = torch.zeros(4, space.dim, dtype=torch.float64, device=device)
     found = maximise_mean(objective, start, **options)
 

@@ -9,7 +9,10 @@ import safetensors.torch
 import torch_lntm as lntm
 from torch_lntm.cli import main
 
-QUICK = ("--no-progress", "--num-topics", "3", "--max-iterations", "3")
+QUICK = (
+    *("--no-progress", "--num-topics", "3", "--max-iterations", "3"),
+    *("--start-epochs", "3", "--stepwise-epochs", "2"),
+)
 
 
 def fit_quickly(counts, *options, out="run"):

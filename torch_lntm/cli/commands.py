@@ -40,8 +40,7 @@ _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
 @register_command("topics")
 def topics(
-    run_folder: str,
-    corpus: str | None = None,
+    documents: RunDocuments,
     *,
     top_n: int = 10,
     words: Literal["probability", "frex", "lift", "score"] = "probability",
@@ -49,16 +48,15 @@ def topics(
     num_correlated: int = 2,
     by_level: bool = False,
     groups: dict[str, Any] | str | None = None,
-    format: Literal["text", "json", "csv"] = "text",
+    print_as: Literal["text", "json", "csv"] = "text",
 ) -> None:
     """Print the topics of a run, largest first.
 
     Shares are means over the documents of the fit, without those that the fit held out. The command
-    report shows the means over all documents of its CORPUS.
+    report shows the means over all documents of its CORPUS. Here, CORPUS matters only for --words
+    and --num-docs, and defaults to the corpus of the fit.
 
     Args:
-        run_folder: The run's folder.
-        corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.
         top_n: Number of top words of each topic.
         words: Measure of a topic's top words. probability: Most probable words. frex: Words that
             are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
@@ -71,55 +69,52 @@ def topics(
         by_level: Print the words that each level of the --content column uses more than the others.
         groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1", or
             of the groups in a .json or .yaml file.
-        format: Output format.
+        print_as: Output format.
     """
     require_whole(0, num_docs=num_docs)
     tables = {"words": words != "probability", "num_docs": num_docs, "by_level": by_level}
     names = [name for name, chosen in (*tables.items(), ("groups", groups)) if chosen]
     if len(names) > 1:
         raise ConfigError(f"{' and '.join(names)} print different tables; give one of them")
-    documents = RunDocuments(run_folder, corpus, computation=Computation())
     result: Any
     if num_docs:
-        run, read = documents.load()
+        run, corpus = documents.load()
         progress = documents.random["progress"]
-        theta = lntm.inference.transform(run.guide(), read, progress=progress)
+        theta = lntm.inference.transform(run.guide(), corpus, progress=progress)
         result = lntm.reports.representative_documents(
-            theta, num_docs=num_docs, corpus=read, texts=documents.texts()
+            theta, num_docs=num_docs, corpus=corpus, texts=documents.texts()
         )
     elif words != "probability":
-        run, read = documents.load()
-        train = documents.training(run, read)
+        run, corpus = documents.load()
+        train = documents.training(run, corpus)
         best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
         result[:] = [replace(topic, words=best[topic.topic]) for topic in result]
     else:
-        run = lntm.load_run(run_folder)
+        run = lntm.load_run(documents.run_folder)
         if by_level:
             result = lntm.reports.level_words(run.model, top_n=top_n)
         elif groups is not None:
-            topics_of = lists_option("groups", groups) or {}
-            result = lntm.reports.summarise_groups(
-                run.model, topics_of, run.topic_shares, top_n=top_n
-            )
+            of = lists_option("groups", groups) or {}
+            result = lntm.reports.summarise_groups(run.model, of, run.topic_shares, top_n=top_n)
         else:
             result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
-    show(lntm.frames.render(result, format))
+    show(lntm.frames.render(result, print_as))
 
 
 @register_command("sources")
 @takes("reports:summarise_sources", "num_topics top_n")
 def sources(
-    run_folder: str, *, format: Literal["text", "json", "csv"] = "text", **options: Any
+    run_folder: str, *, print_as: Literal["text", "json", "csv"] = "text", **options: Any
 ) -> None:
     """Print the sources of an iftm model, each with the topics at its two ends.
 
     Args:
         run_folder: The run's folder.
-        format: Output format.
+        print_as: Output format.
     """
     summaries = lntm.reports.summarise_sources(lntm.load_run(run_folder).model, **options)
-    show(lntm.frames.render(summaries, format))
+    show(lntm.frames.render(summaries, print_as))
 
 
 @register_command("transform")

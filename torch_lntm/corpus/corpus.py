@@ -432,14 +432,8 @@ class Corpus:
             IndexError: A position is out of range, or a mask has another length.
         """
         rows = self._positions(rows)
-        entries = self._neighbours(rows)
-        if entries is None:
-            found = self._rows(rows)
-        else:  # a view
-            sizes = np.diff(self.row_offsets)[rows]
-            found = Rows(sizes, self.word_index[entries], self.counts[entries])
         return self._of_rows(
-            [found],
+            [self._rows(rows)],
             table=self.table.iloc[rows],
             covariates=select_rows(self.covariates, rows),
             encodings=select_rows(self.encodings, rows),
@@ -477,22 +471,13 @@ class Corpus:
             )
         return positions
 
-    def _neighbours(self, rows: NDArray[np.int64]) -> slice | None:
-        """The slice of entries that ``rows`` occupy if they are consecutive; otherwise ``None``."""
-        starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
-        return slice(int(starts[0]), int(stops[-1])) if (starts[1:] == stops[:-1]).all() else None
-
     def _rows(self, rows: NDArray[np.int64]) -> Rows:
-        """Entries of some documents, in memory."""
-        starts = self.row_offsets[rows]
-        sizes = self.row_offsets[rows + 1] - starts
-        entries = self._neighbours(rows)
-        if entries is None:
-            words, counts = (take(x, starts, sizes) for x in (self.word_index, self.counts))
-        else:
-            words, counts = (np.array(x[entries]) for x in (self.word_index, self.counts))
-            release(self.word_index, self.counts)
-        return Rows(sizes, words, counts)
+        """Entries of some documents; a view if the documents are neighbours."""
+        starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
+        arrays = (self.word_index, self.counts)
+        if (starts[1:] == stops[:-1]).all():
+            return Rows(stops - starts, *(x[int(starts[0]) : int(stops[-1])] for x in arrays))
+        return Rows(stops - starts, *(take(x, starts, stops - starts) for x in arrays))
 
     def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
         """Yields all documents in parts of bounded size, each with the slice its entries occupy.
@@ -793,13 +778,14 @@ class Corpus:
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
         entries, positions = self._rows(rows), torch.tensor(rows)
+        words, counts = np.asarray(entries.word_index), np.asarray(entries.counts)
         # torch.tensor copies, because the corpus's own memory is read-only.
         batch = DocumentBatch(
             row_offsets=torch.tensor(
                 np.concatenate([[0], np.cumsum(entries.sizes)]), device=device
             ),
-            word_index=torch.tensor(entries.word_index, dtype=torch.int64, device=device),
-            counts=torch.tensor(entries.counts, dtype=dtype, device=device),
+            word_index=torch.tensor(words, dtype=torch.int64, device=device),
+            counts=torch.tensor(counts, dtype=dtype, device=device),
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,
@@ -808,6 +794,7 @@ class Corpus:
                 for name, x in self.batch_covariates.items()
             },
         )
+        release(self.word_index, self.counts)
         return batch.knowing(positions=positions)
 
     # ---------------------------------------------------------------- splits and files
@@ -824,6 +811,7 @@ class Corpus:
 
         Raises:
             CorpusError: The fraction is outside of (0, 1), or the corpus has a single document.
+            ConfigError: The seed is no whole number from 0.
 
         Example:
             >>> train, test = corpus.split(test_fraction=0.2, seed=1)
@@ -851,6 +839,7 @@ class Corpus:
 
         Raises:
             CorpusError: The fraction is outside of (0, 1).
+            ConfigError: The seed is no whole number from 0.
 
         Example:
             >>> observed, held_out = corpus.hold_out_words(observed_fraction=0.5)

@@ -98,13 +98,6 @@ def chained(links: Sequence[NDArray[Any]]) -> Any:
     return Chain(filled) if len(filled) > 1 else [*filled, *links][0]
 
 
-def _mapping_of(array: Any) -> Any:
-    """The memory map that holds an array; ``None`` for other arrays."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return array if isinstance(array, mmap.mmap) else None
-
-
 def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:
     """Copies ranges of an array into a new array.
 
@@ -133,9 +126,10 @@ def release(*arrays: Any) -> None:
 
 def _advise(array: Any, advice: str) -> None:
     for link in array.links if isinstance(array, Chain) else (array,):
-        mapping = _mapping_of(link)
-        if mapping is not None and hasattr(mmap, advice):
-            mapping.madvise(getattr(mmap, advice))
+        while isinstance(link, np.ndarray):
+            link = link.base
+        if isinstance(link, mmap.mmap) and hasattr(mmap, advice):
+            link.madvise(getattr(mmap, advice))
 
 
 def pieces(array: Any) -> Iterator[NDArray[Any]]:

@@ -161,9 +161,21 @@ def describe(documents: Any, num_docs: int, metadata: Any = None) -> pd.DataFram
     return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
 
 
-def named(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the ids of its column ``id`` as its index, if its rows have no names."""
-    return frame.set_axis(_ids(frame, frame.index)) if is_default(frame.index) else frame
+def named(frame: pd.DataFrame, like: pd.Index | None = None) -> pd.DataFrame:
+    """The frame with its column ``id`` as its index, if its rows have no names.
+
+    The ids must differ, and none may be missing.
+
+    Args:
+        frame: The frame.
+        like: Names of documents. Ids are compared as text with names that are text.
+    """
+    if not is_default(frame.index) or list(frame.columns).count("id") != 1:
+        return frame
+    ids = pd.Index(as_column("id", frame["id"], len(frame)))
+    if like is not None and like.dtype.kind not in "iufM":
+        ids = ids.map(str)
+    return frame.set_axis(ids) if ids.is_unique and not ids.hasnans else frame
 
 
 def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
@@ -190,8 +202,8 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
     pairs: Iterable[tuple[Any, Any]]
     if is_table(columns):
         frame = as_frame(columns)
-        if is_default(frame.index) and not is_default(documents):
-            frame = frame.set_axis(_ids(frame, frame.index, documents))
+        if not is_default(documents):
+            frame = named(frame, documents)
         frame = align(frame, documents, "metadata")
         pairs = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
     elif isinstance(columns, Mapping):
@@ -264,22 +276,6 @@ def _is_shuffled(index: pd.Index) -> bool:
         return False
     numbers, positions = np.asarray(index), np.arange(len(index))
     return bool((numbers != positions).any() and (np.sort(numbers) == positions).all())
-
-
-def _ids(frame: pd.DataFrame, otherwise: pd.Index, like: pd.Index | None = None) -> pd.Index:
-    """The column ``id`` of a frame as its index, if the ids differ and none is missing.
-
-    Args:
-        frame: The frame.
-        otherwise: Index of a frame without such a column.
-        like: Names of documents. Ids are compared as text with names that are text.
-    """
-    if list(frame.columns).count("id") != 1:
-        return otherwise
-    ids = pd.Index(as_column("id", frame["id"], len(frame)))
-    if like is not None and like.dtype.kind not in "iufM":
-        ids = ids.map(str)
-    return ids if ids.is_unique and not ids.hasnans else otherwise
 
 
 def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:

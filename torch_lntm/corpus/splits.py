@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import CorpusError
+from torch_lntm.errors import CorpusError, require_whole
 from torch_lntm.files.arrays import read_arrays, write_arrays
 
 #: The class ``Corpus``, whose module imports this one.
@@ -102,34 +102,12 @@ class WordHoldOut(Generic[D]):
         digest.update(self.observed_counts.astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def check_fingerprint(self, expected: str) -> str:
-        """Returns the fingerprint, once it has been found equal to the expected one.
-
-        Args:
-            expected: Fingerprint of the intended hold-out.
-
-        Raises:
-            CorpusError: The two differ.
-        """
-        fingerprint = self.fingerprint()
-        if fingerprint != expected:
-            raise CorpusError(
-                f"the fingerprint of the hold-out of {self.corpus!r} is {fingerprint[:12]}…, "
-                f"expected {expected[:12]}…; make it from the same corpus with the same seeds"
-            )
-        return fingerprint
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise CorpusError(f"seed must be at least 0, got {seed}")
-
 
 def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
     """Draws ``round(test_fraction * num_docs)`` test documents, but leaves neither set empty."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
-    _check_seed(seed)
+    require_whole(0, seed=seed)
     if corpus.num_docs < 2:
         raise CorpusError("a split needs at least 2 documents, got 1")
     num_test = min(max(round(test_fraction * corpus.num_docs), 1), corpus.num_docs - 1)
@@ -141,7 +119,7 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
     """Draws each document's observed tokens without replacement; see ``Corpus.hold_out_words``."""
     if not 0 < observed_fraction < 1:
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
-    _check_seed(seed)
+    require_whole(0, seed=seed)
     lengths = corpus.lengths
     if lengths.max() >= _MAX_TOKENS:
         raise CorpusError(f"the words of a document of {lengths.max()} tokens cannot be divided")

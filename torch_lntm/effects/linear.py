@@ -115,8 +115,6 @@ def regress_linear(
         return (theta @ responses.mT - x[rows] @ draws).permute(2, 0, 1)[..., None]
 
     def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
-        if kind != "HC3":
-            return residuals
         return residuals / (1 - design.leverage[rows, None]).clamp_min(1 - WHOLE)
 
     shape = (len(responses), len(draws), 1)

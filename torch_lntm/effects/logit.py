@@ -416,8 +416,6 @@ def _robust(
         If a document's proportions have the covariance W under the model, its residuals have the
         covariance V = W − w W X J⁻¹Xᵀ W, which is smaller, and HC3 multiplies them by W V⁻¹.
         """
-        if kind != "HC3":
-            return residuals
         p = torch.softmax(x[rows] @ pooled, -1)[:, :-1]
         outer = torch.diag_embed(p) - p[:, :, None] * p[:, None]
         pairs = (x[rows, :, None] * x[rows, None]).flatten(1)

@@ -1,18 +1,25 @@
-"""Shared by the regressions of both links: draws in parts, pooling and robust covariances."""
+"""Shared by the regressions of both links: draws in parts, robust covariances and intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import scipy.special
+import scipy.stats
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.effects.design import Design
+from torch_lntm.errors import ConfigError
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
 #: White 1985*).
 StandardErrors = Literal["classical", "HC1", "HC3"]
+#: Scale on which an interval is symmetric.
+Scale = Literal["identity", "logit", "atanh"]
 #: Most values of a chunk of documents in memory.
 MAX_NUMBERS = 2**23
 
@@ -63,7 +70,7 @@ def sandwich(
         residuals_of: A function from a part to its residuals
             ``(num_regressions, num_draws, num_docs, num_outcomes)``.
         corrected: A function from positions of documents and their residuals to the residuals
-            corrected for the leverages.
+            corrected for the leverages, for HC3.
         kind: Kind of standard errors. Ignored with clusters.
 
     Returns:
@@ -87,7 +94,7 @@ def sandwich(
                 scores = torch.einsum("nt,rsni->nrsti", weights[:, None] * x, errors)
                 sums.index_add_(0, design.clusters[docs], scores.flatten(1))
                 continue
-            errors = corrected(docs, errors)
+            errors = corrected(docs, errors) if kind == "HC3" else errors
             outer = torch.einsum("n,rsni,rsnj->rijn", factor[docs], errors, errors)
             meat = meat + outer @ (x[:, :, None] * x[:, None]).flatten(1)
     dispersion = spread / num_draws / (num_docs - num_terms)
@@ -100,3 +107,57 @@ def sandwich(
     by_term = total.unflatten(-1, (num_terms, num_terms)).permute(0, 3, 1, 4, 2)
     few = num_docs / (num_docs - num_terms) if kind == "HC1" else 1.0
     return few * by_term.flatten(3).flatten(1, 2), dispersion
+
+
+def intervals(
+    estimates: NDArray[np.float64],
+    within: NDArray[np.float64],
+    between: NDArray[np.float64],
+    num_draws: int,
+    freedom: Any,
+    level: float,
+    scale: Scale = "identity",
+) -> tuple[NDArray[np.float64], ...]:
+    """Intervals by Rubin's rules.
+
+    Args:
+        estimates: Estimates of any shape.
+        within: Variances of a single regression, in the same shape.
+        between: Variances between draws, in the same shape.
+        num_draws: Number of draws.
+        freedom: Degrees of freedom of a single regression.
+        level: Probability of the intervals.
+        scale: Scale on which the intervals are symmetric.
+
+    Returns:
+        Standard errors, degrees of freedom, lower and upper ends.
+
+    Raises:
+        ConfigError: The probability is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    between = (1 + 1 / num_draws) * between
+    total = within + between
+    share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+    # A smooth minimum of the draws' and the documents' degrees of freedom. Barnard and Rubin (1999)
+    # multiply by (n + 1) / (n + 3) as well, which we leave out: it would turn 4 degrees into 2.9
+    # even for known proportions, for which a t distribution with n degrees is exact.
+    draw_freedom = (num_draws - 1) / np.maximum(share, 1e-12) ** 2
+    document_freedom = freedom * np.maximum(1 - share, 1e-12)
+    # For uncertain draws, the smooth minimum would fall to 0. But each variance has at least 1
+    # degree, and a sum of two has no fewer degrees than the lesser of them (Welch 1947).
+    freedom = np.maximum(1 / (1 / draw_freedom + 1 / document_freedom), 1.0)
+    errors = np.sqrt(total)
+    half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
+    tiny = np.finfo(np.float64).tiny
+    back: Any = np.asarray
+    centre, slope = estimates, np.ones_like(estimates)
+    if scale == "logit":
+        slope, back = estimates * (1 - estimates), scipy.special.expit
+        centre = scipy.special.logit(estimates.clip(tiny, 1 - 1e-16))
+    elif scale == "atanh":
+        slope, back = 1 - estimates**2, np.tanh
+        centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
+    half = half / np.maximum(slope, tiny)
+    return errors, freedom, back(centre - half), back(centre + half)

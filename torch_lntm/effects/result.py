@@ -20,7 +20,7 @@ from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
-from torch_lntm.effects.numbers import Scale, format_value, intervals
+from torch_lntm.effects.regression import Scale, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
@@ -152,11 +152,6 @@ class Effects:
 
     def __repr__(self) -> str:
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
-
-    @property
-    def description(self) -> str:
-        """Describes the regression, and which uncertainty the intervals include or leave out."""
-        return " ".join(self.notes)
 
     def _names(self) -> list[str]:
         """Names of the responses: those of topics, or their first words, and those of groups."""
@@ -350,8 +345,8 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        compared = " − ".join(map(format_value, pair))
-        return self._estimates([one.less(other)], [{**fixed, name: compared}], level)
+        texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in pair]
+        return self._estimates([one.less(other)], [{**fixed, name: " − ".join(texts)}], level)
 
     def plot(
         self,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
-from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
@@ -67,8 +65,6 @@ _RENAMED = (
     *("num_topics", "num_words", "num_sources", "max_iterations", "max_epochs"),
     *("seed", "progress"),
 )
-#: Estimators that scikit-learn has cloned, as its searches do before every fit.
-_CLONES: WeakSet[BaseEstimator] = WeakSet()
 
 
 def _refuse_texts(X: Any, name: str) -> None:
@@ -121,6 +117,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     _posterior: ClassVar[str] = AUTO
     _own: ClassVar[dict[str, Any]] = {}
     _options: ClassVar[dict[str, Option]]
+    #: Whether scikit-learn has cloned the estimator, as its searches do before every fit.
+    _is_clone = False
 
     if TYPE_CHECKING:
 
@@ -184,11 +182,11 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _fit(self, corpus: Corpus) -> Self:
         """See :meth:`fit`."""
-        seed = self._seed()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # partial_fit cannot update tensors that were created in inference mode.
         with (
             torch.inference_mode(False),
-            propagate_interrupts() if self in _CLONES else nullcontext(),
+            propagate_interrupts() if self._is_clone else nullcontext(),
         ):
             recipe, components = self._build(corpus, seed)
             result = components.engine.fit(corpus)
@@ -301,9 +299,6 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     @property
     def _posterior_name(self) -> str:
         return self._posterior if self.posterior is None else self.posterior
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -505,12 +500,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def _words(self, words: Any) -> tuple[str, ...] | None:
         """Words of the columns from a vocabulary, a vectorizer or the fit; None if unknown."""
         if hasattr(words, "get_feature_names_out"):
-            try:
-                words = words.get_feature_names_out()
-            except NotFittedError as error:
-                raise ConfigError(
-                    "vocabulary is a vectorizer that is not fitted; fit it first, or give its words"
-                ) from error
+            words = words.get_feature_names_out()
         elif isinstance(words, Mapping):
             words = sorted(words, key=words.__getitem__)
         if words is None:
@@ -523,7 +513,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         copy = super().__sklearn_clone__()
         # Cloning a vectorizer would lose its words.
         copy.vocabulary = self.vocabulary
-        _CLONES.add(copy)
+        copy._is_clone = True
         return copy
 
     def __sklearn_tags__(self) -> Tags:

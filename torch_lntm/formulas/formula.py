@@ -90,7 +90,7 @@ class Formula:
         parsed, metadata = check_formula(text), as_metadata(metadata)
         values, kinds = read_columns(metadata, dict.fromkeys(columns_of(parsed)))
         blank = cls(text, (), kinds, {}, {})
-        blank._refuse_many_levels(parsed, values)
+        blank._refuse_many_levels(parsed, values.nunique(dropna=False))
         matrix = blank._evaluate(parsed, values)
         spec = matrix.model_spec
         levels = {
@@ -275,9 +275,14 @@ class Formula:
                     CorpusWarning,
                 )
 
-    def _refuse_many_levels(self, parsed: Any, values: pd.DataFrame) -> None:
-        """Refuse a matrix with very many columns of levels, before it is made."""
-        total, sizes = 0, values.nunique(dropna=False)
+    def _refuse_many_levels(self, parsed: Any, sizes: pd.Series) -> None:
+        """Refuse a matrix with very many columns of levels, before it is made.
+
+        Args:
+            parsed: The parsed formula.
+            sizes: Number of different values of each column.
+        """
+        total = 0
         for term in parsed:
             names = [(str(factor.expr), level_column(str(factor.expr))) for factor in term.factors]
             coded = [n for e, n in names if n in sizes and (e != n or self.kinds[n] == "text")]

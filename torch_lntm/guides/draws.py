@@ -13,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides.theta_draws import DrawnDocuments, DrawOptions, Positions
-from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 

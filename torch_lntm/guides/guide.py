@@ -104,8 +104,7 @@ class Guide(ABC, Generic[P]):
             >>> guide.fits(model), guide.fits(lntm.models.lda(3, 50))
             (True, False)
         """
-        offered = getattr(getattr(model, "prior", None), "space_type", None)
-        return offered is not None and issubclass(offered, cls.space_type)
+        return issubclass(model.prior.space_type, cls.space_type)
 
     @torch.no_grad()
     def posterior(
@@ -241,10 +240,9 @@ class Guide(ABC, Generic[P]):
         now: Any = self.model.prior.space(batch)
         if isinstance(now, EtaSpace) and type(now) is not type(space):
             now = now.marginal()
-        names = [field.name for field in fields(now)] if type(now) is type(space) else []
-        pairs = [(getattr(now, name), getattr(space, name)) for name in names]
-        equal = [torch.equal(*pair) for pair in pairs if isinstance(pair[0], Tensor)]
-        if not equal or not all(equal):
+        values = [[getattr(x, field.name) for field in fields(x)] for x in (now, space)]
+        tensors = ([x for x in parts if isinstance(x, Tensor)] for parts in values)
+        if type(now) is not type(space) or not all(map(torch.equal, *tensors)):
             raise ConfigError(
                 "the posterior was solved at other parameters of the prior; solve it again by "
                 "guide.posterior(batch)"
@@ -388,7 +386,7 @@ class Guide(ABC, Generic[P]):
     ) -> ThetaDraws:
         """Draws from the posteriors of documents; see :func:`torch_lntm.inference.theta_draws`."""
         corpus = self.model.encode(corpus)
-        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
         maker = GuideDraws(self, corpus, options)
         drawn = options.coefficients and maker.draw_coefficients(rows, num_draws)
         name = self.name or type(self).__name__
@@ -497,30 +495,32 @@ class WarmStarts:
     def read(self, batch: DocumentBatch) -> Tensor | None:
         """Warm start of a batch. ``None`` unless all its documents have been visited.
 
-        A document counts as visited if the last one at its position had as many tokens. Solutions
-        of a corpus of another size are ignored.
+        A document counts as visited if the last one at its position had as many tokens and as many
+        rows. Solutions of a corpus of another size are ignored.
         """
         if batch.corpus_size != self._corpus_size:
             return None
-        solutions = [self._solutions.get(position) for position in batch.index.tolist()]
-        rows = [
-            solution[1]
-            for solution, length in zip(solutions, batch.lengths.tolist(), strict=True)
-            if solution is not None and solution[0] == length
-        ]
-        if not rows or len(rows) < batch.num_docs:
-            return None
-        start = torch.cat(rows)
-        expected = batch.num_docs if self._kind == "documents" else batch.nnz
-        return start if len(start) == expected else None
+        rows = []
+        for position, length, size in self._documents(batch):
+            known = self._solutions.get(position)
+            if known is None or known[0] != length or len(known[1]) != size:
+                return None
+            rows.append(known[1])
+        return torch.cat(rows) if rows else None
 
     def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
         """Remember the solutions of a batch, and forget a corpus of another size."""
         if batch.corpus_size != self._corpus_size:
             self._solutions, self._corpus_size = {}, batch.corpus_size
-        by_document = self._kind == "documents"
-        sizes = [1] * batch.num_docs if by_document else batch.row_offsets.diff().tolist()
-        rows = warm_start.detach().cpu().split(sizes)
-        lengths = batch.lengths.tolist()
-        for position, length, row in zip(batch.index.tolist(), lengths, rows, strict=True):
+        documents = self._documents(batch)
+        rows = warm_start.detach().cpu().split([size for *_, size in documents])
+        for (position, length, _), row in zip(documents, rows, strict=True):
             self._solutions[position] = (length, row)
+
+    def _documents(self, batch: DocumentBatch) -> list[tuple[int, float, int]]:
+        """Position, number of tokens, and number of rows of a warm start, of each document."""
+        sizes = batch.row_offsets.diff()
+        if self._kind == "documents":
+            sizes = torch.ones_like(sizes)
+        columns = (batch.index.tolist(), batch.lengths.tolist(), sizes.tolist())
+        return list(zip(*columns, strict=True))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple
 
 from torch_lntm.errors import IncompatibleGuideError
 from torch_lntm.latents import GammaSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
 
 
 class Suited(NamedTuple):
@@ -45,16 +45,16 @@ def guides_suited(model: TopicModel) -> Suited:
     """The guides that suit the latent space of a model's prior.
 
     Raises:
-        IncompatibleGuideError: The prior has no latent space, or a space that no guide suits by
-            default.
+        ConfigError: The argument is not a model.
+        IncompatibleGuideError: The prior has a latent space that no guide suits by default.
     """
-    with suppress(AttributeError, NotImplementedError):
-        for known, suited in SUITED.items():
-            if issubclass(model.prior.space_type, known):
-                return suited
-    prior = type(getattr(model, "prior", model)).__name__
+    require_model(model)
+    space_type = model.prior.space_type
+    for known, suited in SUITED.items():
+        if issubclass(space_type, known):
+            return suited
     raise IncompatibleGuideError(
-        f"{prior} has no latent space of a known type: guides and chains need a prior that defines "
-        "space_type and space, and a row in torch_lntm.guides.table.SUITED. pyro.infer.NUTS works "
-        "with every model"
+        f"{type(model.prior).__name__} has the space {space_type.__name__}, which has no row in "
+        "torch_lntm.guides.table.SUITED; add one, or use pyro.infer.NUTS, which works with every "
+        "model"
     )

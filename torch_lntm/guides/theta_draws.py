@@ -276,10 +276,10 @@ class ThetaDraws:
 
 
 def wanted_draws(
-    corpus: Corpus, rows: Positions | None, num_draws: int | None
+    num_docs: int, rows: Positions | None, num_draws: int | None
 ) -> tuple[Positions, int]:
     """Positions of the documents, by default all, and number of draws of each document."""
-    rows = np.arange(corpus.num_docs) if rows is None else rows
+    rows = np.arange(num_docs) if rows is None else rows
     return rows, enough_draws(len(rows)) if num_draws is None else num_draws
 
 

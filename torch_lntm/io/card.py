@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from torch_lntm import __version__
 from torch_lntm.inference.em.result import ENDS
 from torch_lntm.models import TopicModel
 
-#: Maximum number of topics, of words of a topic, and of characters of a value on a card.
-_TOPICS, _WORDS, _CHARACTERS = 50, 8, 300
+#: Maximum number of characters of a value on a card.
+_CHARACTERS = 300
 _NO_LICENCE = "not stated. Before you share the folder, write the licence of this model here."
 _LOADING = """
 
@@ -46,8 +47,8 @@ def model_card(
 ) -> str:
     """The card of a model or a run, in Markdown.
 
-    All names, words and settings are put in code spans, whose content Markdown shows literally.
-    This matters because file names, labels and vocabularies may come from strangers.
+    All names, words and settings are put in code spans and blocks, whose content Markdown shows
+    literally. This matters because file names and vocabularies may come from strangers.
 
     Args:
         model: The model.
@@ -64,7 +65,6 @@ def model_card(
         "Data": _listed(data),
         "Settings": _listed(settings),
         "Scores": [", ".join(_listed(score)) for score in scores],
-        "Topics": _topics(model, metadata.get("topic_shares")),
         "Licence": [code(licence) if licence else _NO_LICENCE],
     }
     size = f"{model.num_topics} topics over {model.num_words} words"
@@ -72,6 +72,10 @@ def model_card(
     for title, lines in sections.items():
         if lines:
             parts += [f"## {title}", "\n".join(f"* {line}" for line in lines)]
+    table = "\n".join(
+        map(_printable, str(model.topic_table(metadata.get("topic_shares"))).split("\n"))
+    )
+    parts += ["## Topics", textwrap.indent(table, "    ")]
     load = 'run = lntm.load_run("FOLDER")\nmodel = run.model'
     return "\n\n".join(parts) + _LOADING.format(
         load if metadata else 'model = lntm.load_model("FOLDER")'
@@ -107,25 +111,14 @@ def code(value: object) -> str:
     """
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     text = f"{value:.6g}" if isinstance(value, float) else text.replace("`", "'")
-    text = "".join(sign if sign.isprintable() else " " for sign in text[: _CHARACTERS + 1])
-    if len(text) > _CHARACTERS:
-        text = text[:_CHARACTERS] + "…"
+    text = _printable(text if len(text) <= _CHARACTERS else text[:_CHARACTERS] + "…")
     return f"`{text}`" if text.strip() else "(empty)"
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _listed(facts: Mapping[str, Any]) -> list[str]:
     """Facts that are known, each with its name."""
     return [f"{code(name)}: {code(x)}" for name, x in facts.items() if x not in (None, "")]
-
-
-def _topics(model: TopicModel, shares: Sequence[float] | None) -> list[str]:
-    """The largest topics with their shares and words."""
-    table = model.topic_table(shares, top_n=_WORDS)
-    lines = []
-    for topic in table[:_TOPICS]:
-        share = "" if shares is None else f" ({shares[topic.topic]:.1%})"
-        name = topic.name if topic.name == str(topic.topic) else code(topic.name)
-        lines.append(f"topic {name}{share}: {code(' '.join(topic.words))}")
-    if len(table) > _TOPICS:
-        lines.append(f"and {len(table) - _TOPICS} smaller topics")
-    return lines

@@ -19,7 +19,7 @@ from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_l
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
-from torch_lntm.models.registry import CONSTRUCTORS, construct
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 #: Files of a model's folder. Those of a run's folder are in runs.py.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
@@ -90,7 +90,7 @@ def check_saveable(model: TopicModel) -> None:
             "the model by mine(...)"
         )
     try:
-        twin = construct(call.name, **json.loads(json.dumps(call.to_json())))
+        twin = find_constructor(call.name)(**json.loads(json.dumps(call.to_json())))
         twin.load_state_dict(model.state_dict())
         "".join(model.vocabulary or ()).encode()
         for (name, part), new in zip(model.named_modules(), twin.modules(), strict=True):
@@ -128,8 +128,6 @@ def load_model(path: str | Path) -> TopicModel:
 
 def read_model(folder: Path) -> TopicModel:
     """Read a model from a folder that stays unchanged; see :func:`load_model`."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
     about, file = read_json(folder / MODEL), folder / MODEL
     if about.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
@@ -144,7 +142,7 @@ def read_model(folder: Path) -> TopicModel:
     with read_errors(file, "is damaged", _INVALID):
         if not 0 < settings["num_topics"] * settings["num_words"] <= most:
             raise ValueError("the numbers of topics and words are impossible")
-        model = construct(about.get("kind"), **settings)
+        model = find_constructor(about.get("kind"))(**settings)
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
         if about.get("vocabulary"):
             words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)

@@ -273,10 +273,8 @@ def _card(path: Path, model: TopicModel, run: Run | None) -> str:
     """
     if run is None:
         return model_card(model)
-    file = path / EVALUATION
-    scores = read_json(file, list) if file.is_file() else []
-    with read_errors(file, "not a list of scores", (TypeError, ValueError, AttributeError)):
-        return model_card(model, run.config, run.metadata, scores)
+    scores = read_json(path / EVALUATION, list) if (path / EVALUATION).is_file() else []
+    return model_card(model, run.config, run.metadata, scores)
 
 
 def _identity(metadata: Mapping[str, Any]) -> str:

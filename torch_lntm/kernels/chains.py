@@ -102,9 +102,7 @@ class PaddedWords:
         self._words = topics.mT[columns].where((counts > 0)[..., None], 1.0)
         self._cells = CellRows(counts[:, None], columns[:, None], num_repeated)
         self._likelihood = likelihood
-        self._length_term = (
-            None if likelihood.independent else likelihood.length_term(batch.lengths)
-        )
+        self._length_term = likelihood.length_term(batch.lengths)
 
     def _mixture(self, theta: Tensor) -> Tensor:
         """Probabilities of the words ``(num_docs, num_chains, longest)``, floored."""
@@ -117,7 +115,7 @@ class PaddedWords:
 
     def _log_likelihood(self, s: Tensor) -> Tensor:
         value = self._likelihood.log_terms(s, self._cells).sum(-1).double().mT
-        return value if self._length_term is None else value + self._length_term
+        return value if self._likelihood.independent else value + self._length_term
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """See :meth:`SparseWords.log_likelihood`; ``theta`` has a single axis of chains."""

@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import lacks, undefined
+
+#: Bound on the size of a table of probabilities of a document's words in memory.
+MAX_ELEMENTS = 2**22
 
 
 class Cells(Protocol):
@@ -93,7 +96,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` nats; 0 for padding (count 0).
         """
-        raise self._undefined("log_terms")
+        raise undefined(self, "log_terms")
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
         """Expected tokens from the topics: derivatives of ℓ in log s.
@@ -105,13 +108,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` in the dtype of ``probability``; 0 for padding (count 0).
         """
-        raise self._undefined("tokens")
-
-    def _undefined(self, method: str) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} does not define {method}; the docstring of CountLikelihood "
-            "says what a likelihood of words defines"
-        )
+        raise undefined(self, "tokens")
 
     def slopes(self, probability: Tensor, cells: Cells) -> Tensor:
         """Derivatives of ℓ in s: :meth:`tokens` divided by the probabilities."""
@@ -149,9 +146,7 @@ class CountLikelihood:
         Raises:
             ConfigError: The subclass does not define the method.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has no method draw_words, by which documents are generated"
-        )
+        raise lacks(self, "draw_words", "by which documents are generated")
 
 
 class Independent(CountLikelihood):
@@ -234,8 +229,6 @@ def log_likelihood_at(
     words: Tensor,
     cells: Cells,
     likelihood: CountLikelihood = INDEPENDENT,
-    *,
-    max_elements: int = 2**22,
 ) -> Tensor:
     """Log likelihood of a single document at many topic proportions.
 
@@ -247,12 +240,11 @@ def log_likelihood_at(
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         cells: Counts of these words.
         likelihood: Distribution of the counts. Defaults to independent draws.
-        max_elements: Bound on the size of a table in memory.
 
     Returns:
         ``(num_points,)`` nats, in the dtype of ``logits``.
     """
-    chunks = logits.split(max(1, max_elements // max(1, *words.shape)))
+    chunks = logits.split(max(1, MAX_ELEMENTS // max(1, *words.shape)))
     return torch.cat(
         [log_likelihood_of(torch.softmax(x, -1) @ words.mT, cells, likelihood) for x in chunks]
     )

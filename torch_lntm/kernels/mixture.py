@@ -38,6 +38,9 @@ from torch_lntm.kernels.contraction import (
 )
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 
+#: Bound on the size of the padded responsibilities in memory.
+MAX_ELEMENTS = 2**24
+
 
 def probability_floor(dtype: torch.dtype) -> float:
     """Smallest probability of a word: 5e-29 in float32, 1e-298 in float64.
@@ -185,9 +188,7 @@ def expected_word_counts(
     return sum_over_docs(ratio, counted, batch).mul_(words).mT
 
 
-def responsibility_covariance(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch, *, max_elements: int = 2**24
-) -> Tensor:
+def responsibility_covariance(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Σ_v c_dv ρ_dv ρ_dvᵀ of each document, with responsibilities ρ_dvk = t_dk φ_kv / s_dv.
 
     Entry (d, j, k) is an expected number of tokens: if the topic of every token is drawn twice,
@@ -197,7 +198,6 @@ def responsibility_covariance(
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ.
         batch: The counts.
-        max_elements: Bound on the size of the padded responsibilities in memory.
 
     Returns:
         ``(num_docs, num_topics, num_topics)``.
@@ -214,7 +214,7 @@ def responsibility_covariance(
     stop = batch.num_docs
     while stop > 0 and sorted_sizes[stop - 1] > 0:
         width = sorted_sizes[stop - 1]
-        docs = order[max(0, stop - max(1, max_elements // (width * num_topics))) : stop]
+        docs = order[max(0, stop - max(1, MAX_ELEMENTS // (width * num_topics))) : stop]
         stop -= docs.numel()
         position = torch.arange(width, device=weights.device)
         inside = position < sizes[docs, None]

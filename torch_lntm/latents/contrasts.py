@@ -66,6 +66,22 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
         """See :meth:`LatentSpace.pull`; ``z`` is unused, since logits are affine in z."""
         return gradient @ self.loading.mT
 
+    def proposal(
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`; with the moments of :meth:`normal`.
+
+        If a normal proposal is narrower than the posterior, its weights have infinite variance,
+        whereas those of the Student-t with equal centre and scale have finite variance. Under
+        either, it is the same to draw sources and then eta given the sources (*Putthividhya et al.
+        2009, §3.2.1*), or both together.
+        """
+        rows = torch.tensor([row], device=self.loc.device)
+        space = self.select(rows)
+        loc, tril = space.normal(posterior, rows, [document])
+        nu = STUDENT if name == "student_t" else math.inf
+        return Proposal(space, partial(elliptical_draws, loc[0], tril[0], nu))
+
 
 @dataclass(frozen=True, eq=False)
 class ContrastSpace(CentredSpace, StandardNormalSpace):
@@ -140,40 +156,17 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         )
         return loc, triangular_factor(factor)
 
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`."""
-        return self.locate({"eta": latent})
-
     def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
         tril = posterior.scale_tril
         finite = torch.isfinite(posterior.mean).all(1) & torch.isfinite(tril).all(2).all(1)
         return finite & (tril.diagonal(dim1=-2, dim2=-1) > 0).all(1)
 
-    def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
-    ) -> Proposal:
-        """See :meth:`IdentifiedSpace.proposal`.
-
-        If a normal proposal is narrower than the posterior, its weights have infinite variance,
-        whereas those of the Student-t with equal centre and scale have finite variance.
-        """
-        space, loc, tril = self._around(posterior, row)
-        nu = STUDENT if name == "student_t" else math.inf
-        return Proposal(space, partial(elliptical_draws, loc, tril, nu))
-
     def normal(
-        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, rows: Tensor, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; the given posterior, projected."""
-        return self.project(posterior.mean, posterior.scale_tril)
-
-    def _around(self, posterior: Any, row: int) -> tuple[Self, Tensor, Tensor]:
-        """Space of a single document, with centre and scale of its posterior there."""
-        space = self.select(torch.tensor([row], device=self.loc.device))
-        rows = slice(row, row + 1)
-        loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
-        return space, loc[0], tril[0]
+        return self.project(posterior.mean[rows], posterior.scale_tril[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,39 +236,22 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         total = posterior.mean.sum(1).double() + posterior.source_mean.sum(1) + second.sum(1)
         return torch.isfinite(total) & (second > 0).all(1)
 
-    def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
-    ) -> Proposal:
-        """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
-
-        Draws lie around the posterior's means, but with the covariance of :meth:`approximate`,
-        because a mean field makes the sources and the components of eta independent and so misses
-        their dependence. Under a joint normal or Student-t, it is the same to draw the sources and
-        then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
-        """
-        space, loc, tril = self._around(posterior, row, document)
-        return Proposal(space, partial(elliptical_draws, loc, tril, STUDENT))
-
     def normal(
-        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, rows: Tensor, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
-        parts = (self._around(posterior, row, words)[1:] for row, words in enumerate(documents))
+        """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means.
+
+        A mean field makes the sources and the components of eta independent, and so its own
+        covariance misses their dependence.
+        """
+        parts = []
+        for i, (row, document) in enumerate(zip(rows.split(1), documents, strict=True)):
+            point = (posterior.mean[row].double(), posterior.source_mean[row].double())
+            scale = posterior.source_second_moment[row][0].double().sqrt()
+            space = self.select(torch.tensor([i], device=self.loc.device))
+            parts.append(space.approximate(*point, scale, *document))
         loc, tril = zip(*parts, strict=True)
         return torch.stack(loc), torch.stack(tril)
-
-    def _around(
-        self, posterior: Any, row: int, document: tuple[Tensor, Tensor]
-    ) -> tuple[Self, Tensor, Tensor]:
-        """Space of a single document, with the approximation of its posterior there."""
-        space = self.select(torch.tensor([row], device=self.loc.device))
-        loc, tril = space.approximate(
-            posterior.mean[row : row + 1].double(),
-            posterior.source_mean[row : row + 1].double(),
-            posterior.source_second_moment[row].double().sqrt(),
-            *document,
-        )
-        return space, loc, tril
 
     def approximate(
         self, eta: Tensor, source: Tensor, source_scale: Tensor, words: Tensor, counts: Tensor

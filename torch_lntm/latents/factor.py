@@ -13,34 +13,20 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
 from torch_lntm.latents.space import LatentSpace, LocatedSpace
 
 #: Number of matrix entries to factor together, as many as a CPU's cache holds. Larger blocks double
 #: the time of each pass over the matrices.
 BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**26}
-
-
-class SourceNormals(NamedTuple):
-    """Normal distributions q(s) = N(s̄, B⁻¹) of documents, without the full matrices B⁻¹.
-
-    Attributes:
-        mean: ``(num_docs, num_sources)`` float64 s̄.
-        variance: ``(num_docs, num_sources)`` float64 diag B⁻¹.
-        log_volume: ``(num_docs,)`` float64 ½ log|B⁻¹|.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_volume: Tensor
 
 
 class LaplaceSourcesSpace(LatentSpace):
@@ -112,11 +98,6 @@ class FactorSpace(LocatedSpace):
         return self.num_topics
 
     @property
-    def centre(self) -> Tensor:
-        """See :attr:`LatentSpace.centre`."""
-        return self.loc
-
-    @property
     def eta_variance(self) -> Tensor:
         """Prior variances of eta ``(num_topics,)``, float64."""
         spread = self.source_variance * self.mixing.double().square().sum(-1)
@@ -151,7 +132,7 @@ class FactorSpace(LocatedSpace):
         factor = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
         factor[size:, :size] = -self.mixing.double() / self.noise_std[:, None]
         factor[size:, size:] = self.noise_std.reciprocal().diag_embed()
-        return DenseMetric(factor.to(self.dtype))
+        return Metric(factor.to(self.dtype))
 
     @cached_property
     def noise_std(self) -> Tensor:
@@ -193,25 +174,30 @@ class FactorSpace(LocatedSpace):
             trils[rows] = tril
         return trils
 
-    def source_normals(self, eta: Tensor, scale: Tensor, index: Tensor | None) -> SourceNormals:
-        """The best sources of given eta, with covariances B⁻¹ (*eqs 12–13*).
+    def source_normals(
+        self, eta: Tensor, scale: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best sources N(s̄, B⁻¹) of given eta (*eqs 12–13*), without the full matrices B⁻¹.
 
         Args:
             eta: ``(num_docs, num_topics)``.
             scale: ``(num_docs, num_sources)`` float64 |η|^½.
-            index: ``(num_docs,)`` corpus positions, to name documents in an error. None uses
-                positions in ``scale``.
+            index: ``(num_docs,)`` corpus positions, to name documents in an error.
+
+        Returns:
+            Means s̄ and variances diag B⁻¹, both ``(num_docs, num_sources)``, and ½ log|B⁻¹|
+            ``(num_docs,)``, all float64.
 
         Raises:
             NumericalError: B of some documents is not positive definite.
         """
         projected = self._projected(eta)
-        normals = SourceNormals(*map(torch.empty_like, (projected, scale, scale[:, 0])))
+        mean, variance, log_volume = map(torch.empty_like, (projected, scale, scale[:, 0]))
         for rows, tril in self._source_trils(scale, index):
-            normals.mean[rows] = (projected[rows, None] @ tril @ tril.mT).squeeze(1)
-            normals.variance[rows] = tril.square().sum(2)
-            normals.log_volume[rows] = tril.diagonal(dim1=1, dim2=2).log().sum(1)
-        return normals
+            mean[rows] = (projected[rows, None] @ tril @ tril.mT).squeeze(1)
+            variance[rows] = tril.square().sum(2)
+            log_volume[rows] = tril.diagonal(dim1=1, dim2=2).log().sum(1)
+        return mean, variance, log_volume
 
     def _source_trils(self, scale: Tensor, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of :meth:`source_tril_at`: slices of the documents, with their factors."""

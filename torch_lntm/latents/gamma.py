@@ -59,10 +59,6 @@ class DirichletSpace(LatentSpace):
         """See :meth:`LatentSpace.latents`."""
         return {"theta": torch.softmax(self.logits(z), -1)}
 
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`."""
-        return self.locate({"theta": latent}, key)
-
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`; the space itself, since all documents share it."""
         return self

@@ -60,12 +60,13 @@ class IdentifiedSpace(LatentSpace):
         """
 
     def normal(
-        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, rows: Tensor, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Normal approximations of the posteriors of a batch of documents with tokens.
+        """Normal approximations of the posteriors of this space's documents, with tokens.
 
         Args:
-            posterior: A guide's posterior of the batch.
+            posterior: A guide's posterior of these documents, and possibly of others.
+            rows: ``(num_docs,)`` int64 rows of the documents in ``posterior``.
             documents: Words of each document, as for :meth:`proposal`. Read at most once.
 
         Returns:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_of_lower
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.space import AffineLogits, LatentSpace, LocatedSpace
 
 
@@ -51,9 +51,9 @@ class EtaSpace(StandardNormalSpace):
     has_low_rank: ClassVar[bool] = False
 
     @property
-    @abstractmethod
     def eta_dim(self) -> int:
-        """Dimension of eta: K, or K − 1 if anchored."""
+        """Dimension of eta: K, or K − 1 if anchored. Defaults to the dimension of z."""
+        return self.dim
 
     @abstractmethod
     def lift(self, eta: Tensor) -> Tensor:
@@ -94,10 +94,6 @@ class EtaSpace(StandardNormalSpace):
         eye = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
         return AffineLogits(self.lift(self.centre), self.push(eye))
 
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`; the shortest z."""
-        return self.whiten(latent)
-
 
 @dataclass(frozen=True, eq=False)
 class NormalSpace(LocatedSpace, EtaSpace):
@@ -120,19 +116,9 @@ class NormalSpace(LocatedSpace, EtaSpace):
         return self.tril.shape[0]
 
     @property
-    def eta_dim(self) -> int:
-        """See :attr:`EtaSpace.eta_dim`."""
-        return self.tril.shape[0]
-
-    @property
     def num_topics(self) -> int:
         """See :attr:`LatentSpace.num_topics`."""
         return self.eta_dim + self.anchored
-
-    @property
-    def centre(self) -> Tensor:
-        """See :attr:`LatentSpace.centre`."""
-        return self.loc
 
     @cached_property
     def scale(self) -> Tensor:
@@ -153,7 +139,7 @@ class NormalSpace(LocatedSpace, EtaSpace):
 
     def unit_metric(self) -> Metric:
         """See :meth:`LatentSpace.unit_metric`; W = L⁻¹."""
-        return DenseMetric(inverse_of_lower(self.tril).to(self.dtype))
+        return Metric(inverse_of_lower(self.tril).to(self.dtype))
 
     def lift(self, eta: Tensor) -> Tensor:
         """See :meth:`EtaSpace.lift`."""

@@ -131,9 +131,10 @@ class LatentSpace(ABC):
             ``(..., num_docs, dim)``.
         """
 
-    @abstractmethod
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
         """A z with given values of the main site, as a start for chains.
+
+        Spaces with further sites override the method.
 
         Args:
             latent: ``(..., num_docs, latent_dim)`` values of the main site.
@@ -143,6 +144,7 @@ class LatentSpace(ABC):
         Returns:
             ``(..., num_docs, dim)``.
         """
+        return self.locate({self.sites[-1]: latent}, key)
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
@@ -167,6 +169,11 @@ class LocatedSpace(LatentSpace):
     def dtype(self) -> torch.dtype:
         """See :attr:`LatentSpace.dtype`."""
         return self.loc.dtype
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`; the location."""
+        return self.loc
 
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Annotated, Any, cast
 
 import torch
@@ -29,7 +30,6 @@ from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
-from torch_lntm.models.words.words import Words
 
 
 class ModelOptions(TypedDict, total=False):
@@ -55,6 +55,21 @@ class ModelOptions(TypedDict, total=False):
     seed: Annotated[int, 0]
 
 
+class NormalOptions(ModelOptions, total=False):
+    """Further options of models whose topic proportions are logistic-normal.
+
+    Args:
+        pseudo_documents: Weight of the prior of the covariance, or of the sources' mixing, in
+            documents. Defaults to 2K + 2, and with sources to 2. A large weight shrinks the mixing
+            of most Laplace sources to almost 0. 0 gives maximum likelihood.
+        pseudo_variance: Variance of the logits in the pseudo-documents. By default it suits the
+            engine; see :class:`LogisticNormalPrior`.
+    """
+
+    pseudo_documents: Annotated[float | None, None]
+    pseudo_variance: Annotated[float | None, None]
+
+
 class KeywordOptions(ModelOptions, total=False):
     """Further options of models whose topics have a Dirichlet prior.
 
@@ -74,6 +89,10 @@ class KeywordOptions(ModelOptions, total=False):
     keywords: Annotated[Keywords | Mapping[str, Any] | None, None]
     keyword_strength: Annotated[float | None, None]
     exclusive_keywords: Annotated[bool, True]
+
+
+class _Options(NormalOptions, KeywordOptions, total=False):
+    """Options of models with both."""
 
 
 def _learn_keywords(
@@ -97,9 +116,7 @@ def ctm(
     anchored: bool = False,
     loc: Tensor | None = None,
     covariance: Tensor | None = None,
-    pseudo_documents: float | None = None,
-    pseudo_variance: float | None = None,
-    **options: Unpack[KeywordOptions],
+    **options: Unpack[_Options],
 ) -> TopicModel:
     """The correlated topic model, or logistic-normal topic admixture, with full covariance.
 
@@ -115,10 +132,6 @@ def ctm(
             K.
         loc: ``(latent_dim,)`` prior mean. The latent_dim is K, or K - 1 if anchored.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
-        pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
-            to 2K + 2.
-        pseudo_variance: Variance of the logits in the pseudo-documents. By default it suits the
-            engine; see :class:`LogisticNormalPrior`.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -136,9 +149,7 @@ def ctm(
         anchored=anchored,
         loc=loc,
         covariance=covariance,
-        pseudo_documents=pseudo_documents,
-        pseudo_variance=pseudo_variance,
-        dtype=_dtype(options),
+        **_of_prior(options),
     )
     return _with_topics(prior, num_words, options)
 
@@ -151,9 +162,7 @@ def lntm(
     loc: Tensor | None = None,
     std: Tensor | None = None,
     topic_scale: float = 10.0,
-    pseudo_documents: float | None = None,
-    pseudo_variance: float | None = None,
-    **options: Unpack[ModelOptions],
+    **options: Unpack[NormalOptions],
 ) -> TopicModel:
     """The logistic-normal topic model, with independent logits of theta and normal topic logits.
 
@@ -168,9 +177,6 @@ def lntm(
         loc: ``(num_topics,)`` prior mean. Defaults to 0.
         std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
-        pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents. Defaults
-            to 2K + 2. 0 gives maximum likelihood, as in the tutorial.
-        pseudo_variance: As for :func:`ctm`.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -186,19 +192,9 @@ def lntm(
         num_topics,
         loc=loc,
         std=std,
-        pseudo_documents=pseudo_documents,
-        pseudo_variance=pseudo_variance,
-        dtype=_dtype(options),
+        **_of_prior(options),
     )
-    topics = NormalTopics(
-        num_topics,
-        cast(int, num_words),
-        scale=topic_scale,
-        probs=options["topics"],
-        dtype=_dtype(options),
-        generator=_generator(options),
-    )
-    return TopicModel(prior, topics, options["vocabulary"], _words(options))
+    return _with_topics(prior, num_words, options, partial(NormalTopics, scale=topic_scale))
 
 
 @register("iftm", learn=_learn_keywords)
@@ -211,9 +207,7 @@ def iftm(
     loc: Tensor | None = None,
     mixing: Tensor | None = None,
     noise_precision: Tensor | None = None,
-    pseudo_documents: float | None = None,
-    pseudo_variance: float | None = None,
-    **options: Unpack[KeywordOptions],
+    **options: Unpack[_Options],
 ) -> TopicModel:
     """The independent factor topic model: a few independent sources correlate the topics.
 
@@ -233,9 +227,6 @@ def iftm(
         loc: ``(num_topics,)`` mean of eta.
         mixing: ``(num_topics, num_sources)`` A. Defaults to small random numbers.
         noise_precision: ``(num_topics,)`` diagonal of Λ.
-        pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
-            weight shrinks the columns of A of most Laplace sources to almost 0.
-        pseudo_variance: As for :func:`ctm`.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -255,9 +246,7 @@ def iftm(
         loc=loc,
         mixing=mixing,
         noise_precision=noise_precision,
-        pseudo_documents=pseudo_documents,
-        pseudo_variance=pseudo_variance,
-        dtype=_dtype(options),
+        **_of_prior(options),
         generator=_generator(options),
     )
     return _with_topics(prior, num_words, options)
@@ -303,7 +292,7 @@ def lda(
         concentration=concentration,
         symmetric=symmetric,
         learn_concentration=learn_concentration,
-        dtype=_dtype(options),
+        dtype=cast(torch.dtype, options["dtype"]),  # the registry has looked up names
     )
     return _with_topics(prior, num_words, options)
 
@@ -344,9 +333,7 @@ def stm(
     penalty: float | None = None,
     content_penalty: float = 3.0,
     content_scale: float | None = None,
-    pseudo_documents: float | None = None,
-    pseudo_variance: float | None = None,
-    **options: Unpack[KeywordOptions],
+    **options: Unpack[_Options],
 ) -> TopicModel:
     """The structural topic model, whose topic proportions and words depend on metadata.
 
@@ -377,8 +364,6 @@ def stm(
             :class:`ContentTopics`.
         content_scale: Standard deviation of the steps of words between periods, see
             :class:`DynamicTopics`. Defaults to a deviation for each word, by evidence.
-        pseudo_documents: As for :func:`ctm`.
-        pseudo_variance: As for :func:`ctm`.
 
     Returns:
         The model, on the CPU. It keeps all levels and knots, so that it encodes further corpora
@@ -403,42 +388,35 @@ def stm(
         prevalence,
         anchored=anchored,
         penalty=penalty,
-        pseudo_documents=pseudo_documents,
-        pseudo_variance=pseudo_variance,
-        dtype=_dtype(options),
+        **_of_prior(options),
     )
     topics = _kind_of_topics(content, content_penalty, content_scale)
     return _with_topics(prior, num_words, options, topics)
 
 
+def _of_prior(options: Any) -> dict[str, Any]:
+    """Options of a normal prior."""
+    return {name: options[name] for name in ("pseudo_documents", "pseudo_variance", "dtype")}
+
+
+def _generator(options: Any) -> torch.Generator:
+    if not isinstance(options["seed"], Integral):
+        raise ConfigError(f"seed is {options['seed']!r}; expected a whole number")
+    return torch.Generator().manual_seed(int(options["seed"]))
+
+
 def _with_topics(
     prior: DocumentPrior,
     num_words: int | Corpus,
-    options: KeywordOptions,
+    options: Any,
     kind: Callable[..., Topics] = DirichletTopics,
 ) -> TopicModel:
-    topics = kind(
-        prior.num_topics,
-        num_words,
-        smoothing=options["topic_smoothing"],
-        probs=options["topics"],
-        keywords=options["keywords"],
-        dtype=options["dtype"],
-        generator=_generator(options),
-    )
-    return TopicModel(prior, topics, options["vocabulary"], _words(options))
-
-
-def _words(options: ModelOptions) -> Words | None:
-    return DirichletMultinomial(dtype=_dtype(options)) if options["bursty"] else None
-
-
-def _dtype(options: ModelOptions) -> torch.dtype:
-    return cast(torch.dtype, options["dtype"])  # the registry has looked up names
-
-
-def _generator(options: ModelOptions) -> torch.Generator:
-    return torch.Generator().manual_seed(options["seed"])
+    settings = {"probs": options["topics"], "dtype": options["dtype"]}
+    if "keywords" in options:
+        settings |= {"smoothing": options["topic_smoothing"], "keywords": options["keywords"]}
+    topics = kind(prior.num_topics, num_words, generator=_generator(options), **settings)
+    words = DirichletMultinomial(dtype=options["dtype"]) if options["bursty"] else None
+    return TopicModel(prior, topics, options["vocabulary"], words)
 
 
 def _kind_of_topics(content: Any, penalty: float, scale: float | None) -> Callable[..., Topics]:

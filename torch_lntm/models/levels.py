@@ -77,15 +77,7 @@ class Levels:
                 "shared by several documents, as text or whole numbers"
             )
         levels = tuple(np.unique(values).tolist())
-        if len(levels) < 2:
-            raise ConfigError(
-                f"content: column {column!r} is {levels[0]!r} in all documents; leave it out"
-            )
-        if 2 * len(levels) > corpus.num_docs:
-            raise ConfigError(
-                f"content: column {column!r} has {len(levels)} different values in "
-                f"{corpus.num_docs} documents; expected levels of several documents each"
-            )
+        _check_levels(column, levels, corpus.num_docs)
         return cls(column, levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
@@ -204,21 +196,13 @@ class Periods(Levels):
             )
         rule = cls(name, (), dates=dates, bins=bins, width=width, first=float(values.min()))
         positions, inverse = np.unique(rule._positions_of(values), return_inverse=True)
-        if len(positions) < 2:
-            raise ConfigError(
-                f"content: all documents are of the same period of column {name!r}; leave it out"
-            )
-        if 2 * len(positions) > corpus.num_docs:
-            raise ConfigError(
-                f"content: column {name!r} has {len(positions)} periods in {corpus.num_docs} "
-                "documents; expected periods of several documents each, such as those of "
-                f"{_EXAMPLES}"
-            )
+        levels = tuple(map(rule._name_of, positions.tolist()))
+        _check_levels(name, levels, corpus.num_docs)
         tokens = np.bincount(inverse, np.asarray(corpus.lengths, np.float64))
         shares = tokens / max(tokens.sum(), 1.0) if tokens.any() else np.bincount(inverse)
         return replace(
             rule,
-            levels=tuple(map(rule._name_of, positions.tolist())),
+            levels=levels,
             positions=tuple(positions.tolist()),
             shares=tuple((shares / shares.sum()).tolist()),
         )
@@ -327,6 +311,21 @@ def learn_levels(corpus: Corpus, content: str) -> Levels:
     return (Periods if is_formula else Levels).of(corpus, content)
 
 
+def _check_levels(column: str, levels: tuple[Level, ...], num_docs: int) -> None:
+    """Raise if a column has a single level, or few documents of each."""
+    if len(levels) < 2:
+        raise ConfigError(
+            f"content: column {column!r} has the one level {levels[0]!r} in all documents; leave "
+            "it out"
+        )
+    if 2 * len(levels) > num_docs:
+        raise ConfigError(
+            f"content: column {column!r} has {len(levels)} different values in {num_docs} "
+            "documents; expected levels of several documents each, or longer periods, as in "
+            f"{_EXAMPLES}"
+        )
+
+
 def _parsed(formula: str) -> tuple[str, Bins | None, float | None]:
     """Column, bins and width of a formula ``~ rw(column, bins=..., width=...)``."""
     found = _FORMULA.fullmatch(formula.strip())
@@ -353,11 +352,9 @@ def _numbers(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bo
         CorpusError: A value is infinite, or neither a number nor a date.
     """
     texts = [str(value).strip() for value in values.tolist()]
-    dates = values.dtype.kind not in "bif" and _DATE.fullmatch(texts[0]) is not None
-    if values.dtype.kind in "bif":
-        numbers = values.astype(np.float64)
-    else:
-        numbers = np.array([_number(text, dates) for text in texts])
+    is_number = values.dtype.kind in "bif"
+    dates = not is_number and _DATE.fullmatch(texts[0]) is not None
+    numbers = values.astype(float) if is_number else np.array([_number(t, dates) for t in texts])
     if not np.isfinite(numbers).all():
         row = int(np.isfinite(numbers).argmin())
         expected = "a date as in 2004-09-30" if dates else "a number, or dates throughout"
@@ -372,8 +369,7 @@ def _number(text: str, is_date: bool) -> float:
     try:
         if not is_date:
             return float(text)
-        # NumPy reads "today" and "NaT" too.
-        is_date = _DATE.fullmatch(text) is not None
+        is_date = _DATE.fullmatch(text) is not None  # NumPy reads "today" and "NaT" too
         return float(np.datetime64(text[:10], "D").astype(np.int64)) if is_date else math.nan
     except ValueError:
         return math.nan

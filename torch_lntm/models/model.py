@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import scipy.sparse as sp
 import torch
@@ -18,12 +19,12 @@ from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models.names import check_topic_names, is_named
+from torch_lntm.models.parts import Method
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
+    check_callers,
     check_documents,
-    check_sampler,
-    check_tools,
     draw_pyro_samples,
     log_prior_counts,
     param_site,
@@ -53,17 +54,6 @@ class Construction(NamedTuple):
             name: value.to_json() if hasattr(type(value), "from_json") else value
             for name, value in self.settings.items()
         }
-
-
-class _Program(nn.Module):
-    """The part of a model's program after its param sites, as a module for ``functional_call``."""
-
-    def __init__(self, model: TopicModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any) -> Tensor:
-        return self.model._documents(*args)
 
 
 class TopicModel(nn.Module):
@@ -280,23 +270,22 @@ class TopicModel(nn.Module):
                 ``pyro.infer.mcmc`` scores a mini-batch. The caller's priors cover
                 only some of the parameters of a log prior. ``torch.jit`` runs the program.
         """
-        check_tools()
         batch = self.check_batch(batch)
-        check_sampler(batch)
+        check_callers(batch)
         replaced, drawn = {}, set()
         for name, parameter in self.named_parameters():
             if sample_topics and name.startswith("topics."):
                 continue
             value, is_drawn = param_site(parameter, name)
             if value is not None:
-                replaced[f"model.{name}"] = value
+                replaced[f"part.{name}"] = value
             if is_drawn:
                 drawn.add(name)
         arguments = (batch, sample_topics, log_prior, drawn)
         with torch.autocast(self.device.type, enabled=False):
             if not replaced:
                 return self._documents(*arguments)
-            return torch.func.functional_call(_Program(self), replaced, arguments)
+            return torch.func.functional_call(Method(self, "_documents"), replaced, arguments)
 
     def _documents(
         self, batch: DocumentBatch, sample_topics: bool, log_prior: bool, drawn: set[str]
@@ -393,17 +382,16 @@ class TopicModel(nn.Module):
         """
         self._check_dtype()
         require_whole(0, seed=seed)
-        # `tensor` copies: the lengths of a corpus are a read-only array.
-        values = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
-        numbers = values.double()
+        values = np.asarray(lengths.cpu() if isinstance(lengths, Tensor) else lengths)
+        numbers = values.astype(float)  # as whole numbers, 10**19 would overflow
         bad = ~((numbers >= 0) & (numbers < 2**63)) | (numbers != numbers.round())
-        bad |= values.dtype == torch.bool
-        if values.dim() != 1 or bool(bad.any()):
+        bad |= values.dtype == bool
+        if values.ndim != 1 or bad.any():
             raise ConfigError(
                 f"lengths of shape {tuple(values.shape)}, first invalid length "
                 f"{values[bad].tolist()[:1]}; expected a whole number of tokens for each document"
             )
-        sizes = values.to(self.device, torch.int64)
+        sizes = torch.tensor(values.astype(np.int64), device=self.device)
         no_words = Corpus.from_matrix(
             sp.csr_matrix((len(sizes), self.num_words)), allow_empty=True
         ).with_covariates(covariates or {})
@@ -506,11 +494,10 @@ class TopicModel(nn.Module):
             NumericalError: A parameter contains NaN or infinity. The message names the parameter.
         """
         parameters = dict(self.named_parameters())
-        if not parameters:
-            return
-        finite = torch.stack([parameter.isfinite().all() for parameter in parameters.values()])
+        finite = [parameter.isfinite().all() for parameter in parameters.values()]
         # One transfer of all flags: the host waits for a GPU at each transfer.
-        for name, is_finite in zip(parameters, finite.tolist(), strict=True):
+        flags = torch.stack(finite).tolist() if finite else []
+        for name, is_finite in zip(parameters, flags, strict=True):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
 

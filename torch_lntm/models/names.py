@@ -70,12 +70,11 @@ def check_topic_names(names: Any, num_topics: int) -> tuple[str, ...]:
         number if name is None or name == number else check_name(name, f"name of topic {number}")
         for number, name in zip(numbers, names, strict=True)
     )
-    first: dict[str, int] = {}
     for k, name in enumerate(checked):
-        if first.setdefault(name, k) != k:
+        first = checked.index(name)
+        if first != k:
             raise ConfigError(
-                f"topics {first[name]} and {k} have the same name {name!r}; expected different "
-                "names"
+                f"topics {first} and {k} have the same name {name!r}; expected different names"
             )
     return checked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, get_args, get_type_hints
@@ -118,10 +119,16 @@ def _with_options(constructor: Callable[..., TopicModel]) -> tuple[inspect.Signa
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
         )
-    shared = [inspect.cleandoc(base.__doc__ or "") for base in (*kinds.__orig_bases__, kinds)]
-    lines = "".join(part.partition("Args:")[2] for part in shared)
+    lines = "".join(_arguments(kinds))
     text = inspect.cleandoc(text or "").replace("\n\nReturns:", lines + "\n\nReturns:", 1)
     return signature.replace(parameters=parameters), text
+
+
+def _arguments(kinds: Any) -> dict[str, None]:
+    """Lines on the options in the docstrings of a typed dictionary and its bases, each once."""
+    bases = [_arguments(base) for base in getattr(kinds, "__orig_bases__", ())]
+    own = inspect.cleandoc(kinds.__doc__ or "").partition("Args:")[2]
+    return dict.fromkeys([*itertools.chain(*bases), own])
 
 
 def _check(arguments: dict[str, Any]) -> None:
@@ -135,23 +142,6 @@ def _check(arguments: dict[str, Any]) -> None:
         if name not in _DTYPES:
             raise ConfigError(f"dtype is {name}; expected float32 or float64")
         arguments["dtype"] = _DTYPES[name]
-
-
-def construct(name: str, **settings: Any) -> TopicModel:
-    """A model from the registered name of its constructor.
-
-    Args:
-        name: A key of :data:`CONSTRUCTORS`.
-        **settings: Arguments of the constructor.
-
-    Raises:
-        ConfigError: The name is unknown, or an argument is invalid.
-
-    Example:
-        >>> lntm.models.registry.construct("ctm", num_topics=3, num_words=50).name
-        'ctm'
-    """
-    return find_constructor(name)(**settings)
 
 
 def record_settings(model: TopicModel, settings: Mapping[str, Any]) -> None:
@@ -173,6 +163,10 @@ def find_constructor(name: str) -> Callable[..., TopicModel]:
 
     Raises:
         ConfigError: The name is unknown.
+
+    Example:
+        >>> lntm.models.registry.find_constructor("ctm")(num_topics=3, num_words=50).name
+        'ctm'
     """
     if not isinstance(name, str) or name not in CONSTRUCTORS:
         raise ConfigError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.ops.jit import CompiledFunction
 from pyro.poutine.runtime import Message, apply_stack
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdRef
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
@@ -23,26 +23,13 @@ from torch_lntm.errors import ConfigError
 Part = TypeVar("Part", bound=nn.Module)
 
 
-class _WeakKey(weakref.ref[nn.Parameter]):
-    """Dictionary key that equals its parameter, and is removed when the parameter is deleted."""
+class _WeakKey(WeakIdRef):
+    """Dictionary key that equals its parameter, without keeping it alive."""
 
-    _hash: int
-
-    def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
-        key = super().__new__(cls, parameter, _forget)
-        key._hash = hash(parameter)
-        return key
-
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = WeakIdRef.__hash__
 
     def __eq__(self, other: object) -> bool:
-        parameter = self()
-        return other is self or (parameter is not None and other is parameter)
-
-
-def _forget(key: Any) -> None:
-    pyro.get_param_store()._param_to_name.pop(key, None)
+        return other is self or (other is not None and other is self())
 
 
 def param_site(parameter: nn.Parameter, name: str) -> tuple[Tensor | None, bool]:
@@ -64,10 +51,9 @@ def param_site(parameter: nn.Parameter, name: str) -> tuple[Tensor | None, bool]
     Raises:
         ConfigError: A handler gave the site a value of another shape.
     """
-    names = pyro.get_param_store()._param_to_name
+    names: dict[Any, str] = pyro.get_param_store()._param_to_name
     if names.get(parameter) != name:
-        key: Any = _WeakKey(parameter)
-        names[key] = name
+        names[_WeakKey(parameter, lambda key: names.pop(key, None))] = name
     view: Any = parameter.view_as(parameter)
     view.unconstrained = lambda: parameter
     site = Message(
@@ -220,8 +206,8 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
     )
 
 
-def check_sampler(batch: DocumentBatch) -> None:
-    """Raise if a kernel of ``pyro.infer.mcmc`` scores the program of a mini-batch.
+def check_callers(batch: DocumentBatch) -> None:
+    """Raise if ``torch.jit`` runs the program, or a kernel of ``pyro.infer.mcmc`` a mini-batch.
 
     The plate scales the documents of a mini-batch up to the corpus, which makes the ELBO of ``SVI``
     unbiased but would make a sampler draw from posteriors that are far too narrow.
@@ -230,41 +216,24 @@ def check_sampler(batch: DocumentBatch) -> None:
         batch: The documents.
 
     Raises:
-        ConfigError: The batch is a part of its corpus, and a kernel is on the call stack.
+        ConfigError: ``torch.jit`` would trace the program. Or the batch is a part of its corpus,
+            and a kernel is on the call stack.
     """
-    if batch.num_docs == batch.corpus_size:
-        return
-    kernel = _caller(MCMCKernel)
-    if kernel is not None:
-        raise ConfigError(
-            f"{type(kernel).__name__} was given {batch.num_docs} documents of a corpus of "
-            f"{batch.corpus_size}. The program weighs the documents of a mini-batch up to the "
-            "whole corpus, so a sampler would draw from posteriors that are too narrow; give it a "
-            "corpus of these documents, corpus[rows].batch(), or for their latent variables alone "
-            "use MCMC(DocumentHMC(model))"
-        )
-
-
-def check_tools() -> None:
-    """Raise if ``torch.jit`` runs the program.
-
-    Raises:
-        ConfigError: The tool cannot trace the program.
-    """
-    is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
-    if is_tracing or _caller(CompiledFunction) is not None:
-        raise ConfigError(
-            "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
-            "JitTrace_ELBO, and NUTS or HMC without jit_compile"
-        )
-
-
-def _caller(kind: type) -> Any:
-    """An object of a kind with a method on the call stack, or ``None``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         is_method = frame.f_code.co_varnames[:1] == ("self",)
-        if is_method and isinstance(frame.f_locals.get("self"), kind):
-            return frame.f_locals["self"]
+        caller = frame.f_locals.get("self") if is_method else None
+        if isinstance(caller, CompiledFunction) or torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise ConfigError(
+                "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
+                "JitTrace_ELBO, and NUTS or HMC without jit_compile"
+            )
+        if isinstance(caller, MCMCKernel) and batch.num_docs < batch.corpus_size:
+            raise ConfigError(
+                f"{type(caller).__name__} was given {batch.num_docs} documents of a corpus of "
+                f"{batch.corpus_size}. The program weighs the documents of a mini-batch up to the "
+                "whole corpus, so a sampler would draw from posteriors that are too narrow; give "
+                "it a corpus of these documents, corpus[rows].batch(), or for their latent "
+                "variables alone use MCMC(DocumentHMC(model))"
+            )
         frame = frame.f_back
-    return None

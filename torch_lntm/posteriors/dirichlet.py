@@ -45,6 +45,8 @@ class DirichletPosterior(Posterior):
         True
     """
 
+    has_exact_theta_mean = True
+
     concentration: Tensor
     gamma: Tensor
     sites: Tensor | None = None
@@ -102,11 +104,6 @@ class DirichletPosterior(Posterior):
     def theta_mean(self, num_draws: int = 0, *, seed: int = 0) -> Tensor:
         """See :meth:`Posterior.theta_mean`. The mean is exact, and the arguments are ignored."""
         return self.mean
-
-    @property
-    def has_exact_theta_mean(self) -> bool:
-        """See :attr:`Posterior.has_exact_theta_mean`."""
-        return True
 
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
         """See :meth:`Posterior.draw`."""

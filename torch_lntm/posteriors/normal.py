@@ -13,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace
 from torch_lntm.latents.linalg import sum_of_squares, triangular_factor
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.latents.space import LatentSpace
 from torch_lntm.posteriors.posterior import Moments, Posterior, Rows, SourceSums
@@ -150,7 +150,7 @@ class NormalPosterior(EtaPosterior):
         """Mass matrix for chains in z: the posterior covariance of z, for a full posterior."""
         # For a standard normal r, z is Xᵀr with its coordinates in reverse order.
         assert self.whitened is not None
-        return DenseMetric(self.whitened.mT.flip(1).contiguous())
+        return Metric(self.whitened.mT.flip(1).contiguous())
 
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
         """See :meth:`Posterior.draw`."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -86,6 +86,9 @@ class Posterior(Moments):
         iterations: ``(num_docs,)`` int64 iterations used.
         objective: ``(num_docs,)`` float64 nats, the solver's objective at the solution.
     """
+
+    #: Whether :meth:`theta_mean` is exact rather than a mean of draws.
+    has_exact_theta_mean: ClassVar[bool] = False
 
     index: Tensor
     converged: Tensor
@@ -185,11 +188,6 @@ class Posterior(Moments):
         Posteriors with an exact mean ignore the arguments; see :attr:`has_exact_theta_mean`.
         """
         return self.theta_samples(num_draws, seed=seed).mean(0)
-
-    @property
-    def has_exact_theta_mean(self) -> bool:
-        """Whether :meth:`theta_mean` is exact rather than a mean of draws."""
-        return False
 
     def theta_interval(
         self, level: float = 0.9, num_draws: int = 1000, *, seed: int = 0

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.latents.metrics import UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.bridge import Bridge
 
@@ -156,7 +156,7 @@ class Transitions(NamedTuple):
             target,
             state,
             self.step_size(position),
-            UnitMetric(),
+            Metric(),
             self.num_steps,
             schedule[position],
             # Largest relative change of a step size between transitions; see :func:`hmc.step`.
@@ -184,7 +184,7 @@ def tune(
         NumericalError: A density is not finite at the start of a chain; names documents.
     """
     keys = noise.fold_in(keys[: FROM_PRIOR.num_chains], _TUNING)
-    return _Pilot.run(target, schedule, keys, num_steps, FROM_PRIOR).transitions
+    return _through_knots(target, schedule, keys, num_steps, FROM_PRIOR)[0]
 
 
 def fit(
@@ -217,20 +217,19 @@ def fit(
     num_chains = FROM_NORMAL.num_chains
     chains = torch.arange(num_chains, device=keys.device)[:, None]
     keys = noise.fold_in(noise.fold_in(keys[:1], _TUNING), chains)
-    pilot = _Pilot.run(bridge, schedule, keys, num_steps, FROM_NORMAL)
-    state, last = pilot.state, len(schedule) - 2
-    total = torch.zeros_like(state.position)
+    transitions, state, number = _through_knots(bridge, schedule, keys, num_steps, FROM_NORMAL)
+    last, total = len(schedule) - 2, torch.zeros_like(state.position)
     squares = torch.zeros_like(total)
     for i in range(NUM_DRAWS):
-        key = noise.fold_in(keys, pilot.num_transitions + 1 + i)
-        state, _ = pilot.transitions.move(key, bridge, state, schedule, last)
+        key = noise.fold_in(keys, number + 1 + i)
+        state, _ = transitions.move(key, bridge, state, schedule, last)
         total += state.position / NUM_DRAWS
         squares += state.position.square() / NUM_DRAWS
     mean = total.mean(0)
     variance = squares + mean * (mean - 2.0 * total)
     # The first normal has mean 0 and variance 1 in u.
     spread = 1.0 + _shrunk(variance - 1.0)
-    return bridge.moved(_shrunk(total), spread.sqrt()), pilot.transitions
+    return bridge.moved(_shrunk(total), spread.sqrt()), transitions
 
 
 def _shrunk(distance: Tensor) -> Tensor:
@@ -246,51 +245,37 @@ def _shrunk(distance: Tensor) -> Tensor:
     return mean * (1.0 - chance / length.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_min(0.0)
 
 
-class _Pilot(NamedTuple):
-    """Result of the chains for tuning.
+def _through_knots(
+    target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int, tuning: Tuning
+) -> tuple[Transitions, hmc.HMCState, int]:
+    """Take chains with keys ``(num_chains, num_docs)`` through the knots.
 
-    Attributes:
-        transitions: Transitions with the tuned step sizes.
-        state: Last state of the chains.
-        num_transitions: Number of transitions so far. Each number was folded into the keys.
+    Returns:
+        Transitions with the tuned step sizes, the last state of the chains, and the number of their
+        transitions, each of which was folded into the keys.
     """
-
-    transitions: Transitions
-    state: hmc.HMCState
-    num_transitions: int
-
-    @classmethod
-    def run(
-        cls,
-        target: DocumentTarget,
-        schedule: Sequence[float],
-        keys: Tensor,
-        num_steps: int,
-        tuning: Tuning,
-    ) -> _Pilot:
-        """Take chains with keys ``(num_chains, num_docs)`` through the knots."""
-        state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 0)))
-        # The last transition is at the temperature before 1.
-        last, gaps = len(schedule) - 2, tuning.num_knots - 1
-        knots = sorted({1 + round(i * (last - 1) / gaps) for i in range(tuning.num_knots)})
-        log_longest = math.log(tuning.longest / num_steps)
-        log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), log_longest))
-        tuned: list[Tensor] = []
-        transition = 0
-        for knot in knots:
-            for _ in range(tuning.num_rounds):
-                trial = Transitions(num_steps, [knot], log_step_size[None])
-                acceptance = torch.zeros_like(log_step_size)
-                for _ in range(tuning.num_transitions):
-                    transition += 1
-                    key = noise.fold_in(keys, transition)
-                    state, info = trial.move(key, target, state, schedule, knot)
-                    acceptance += info.acceptance.mean(0) / tuning.num_transitions
-                # Mean acceptance probability after tuning of the step sizes.
-                proposed = (log_step_size + acceptance - 0.8).clamp_max(log_longest)
-                log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
-            tuned.append(log_step_size)
-        return cls(Transitions(num_steps, knots, torch.stack(tuned)), state, transition)
+    state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 0)))
+    # The last transition is at the temperature before 1.
+    last, gaps = len(schedule) - 2, tuning.num_knots - 1
+    knots = sorted({1 + round(i * (last - 1) / gaps) for i in range(tuning.num_knots)})
+    log_longest = math.log(tuning.longest / num_steps)
+    log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), log_longest))
+    tuned: list[Tensor] = []
+    transition = 0
+    for knot in knots:
+        for _ in range(tuning.num_rounds):
+            trial = Transitions(num_steps, [knot], log_step_size[None])
+            acceptance = torch.zeros_like(log_step_size)
+            for _ in range(tuning.num_transitions):
+                transition += 1
+                key = noise.fold_in(keys, transition)
+                state, info = trial.move(key, target, state, schedule, knot)
+                acceptance += info.acceptance.mean(0) / tuning.num_transitions
+            # Mean acceptance probability after tuning of the step sizes.
+            proposed = (log_step_size + acceptance - 0.8).clamp_max(log_longest)
+            log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
+        tuned.append(log_step_size)
+    return Transitions(num_steps, knots, torch.stack(tuned)), state, transition
 
 
 # -- annealing -----------------------------------------------------------------------------------

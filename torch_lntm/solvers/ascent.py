@@ -60,6 +60,8 @@ SUFFICIENT_INCREASE = 1e-4
 #: Largest number of coordinates z for a direct factorisation of each document's information. On a
 #: GPU the many small kernels of conjugate gradients dominate the time.
 DENSE_DIM = {"cpu": 10, "cuda": 128}
+#: Relative residual of a direction by conjugate gradients, and bound on their steps.
+CG_TOLERANCE, CG_STEPS = 0.05, 30
 #: Largest gain of a round, in nats, after which the next round starts with its secant. Longer steps
 #: far from the optimum save rounds as well, but lead to worse optima.
 MAX_GAIN_FOR_SECANT = 3.0
@@ -223,9 +225,7 @@ class Objective:
         return Point(z, value, gradient, p, words)
 
 
-def _conjugate_gradients(
-    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
-) -> Tensor:
+def _conjugate_gradients(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
 
     Some documents take many more steps than others, but removing the solved ones copies all that
@@ -236,9 +236,9 @@ def _conjugate_gradients(
     residual, direction = rhs.clone(), rhs
     weight = lengths[:, None] * p
     norm = residual.square().sum(-1)
-    target = tolerance**2 * norm
+    target = CG_TOLERANCE**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
-    for _ in range(max_steps):
+    for _ in range(CG_STEPS):
         unsolved = norm > target
         left = int(unsolved.sum())
         if left == 0:
@@ -270,9 +270,7 @@ def _conjugate_gradients(
     return solution
 
 
-def _direction(
-    objective: Objective, point: Point, secant: Secant | None, cg_tolerance: float, cg_steps: int
-) -> Tensor:
+def _direction(objective: Objective, point: Point, secant: Secant | None) -> Tensor:
     """BFGS direction from the complete-data information and, if present, a secant.
 
     It goes uphill for any ρ ≥ 0, and for any accuracy of conjugate gradients. ∇f·δ is a sum of two
@@ -285,11 +283,9 @@ def _direction(
     if secant is not None:
         along = secant.rho * (secant.step * rhs).sum(-1, keepdim=True)
         rhs = torch.addcmul(rhs, along, secant.fall, value=-1.0)
-    system = (objective.space, point.p, objective.batch.lengths, rhs)
-    if rhs.shape[-1] <= DENSE_DIM.get(rhs.device.type, 0):
-        delta = _dense_solution(*system)
-    else:
-        delta = _conjugate_gradients(*system, cg_tolerance, cg_steps)
+    small = rhs.shape[-1] <= DENSE_DIM.get(rhs.device.type, 0)
+    solve = _dense_solution if small else _conjugate_gradients
+    delta = solve(objective.space, point.p, objective.batch.lengths, rhs)
     if secant is None:
         return delta
     across = secant.rho * (secant.fall * delta).sum(-1, keepdim=True)
@@ -319,8 +315,6 @@ def maximise_mean(
     max_iterations: int,
     words: Words | None = None,
     secant: Secant | None = None,
-    cg_tolerance: float = 0.05,
-    cg_steps: int = 30,
 ) -> MeanAscent:
     """Raise f from ``start`` until each document converges or the iterations are used up.
 
@@ -333,15 +327,13 @@ def maximise_mean(
         words: Results of a pass over the words at ``start``. Computed if None.
         secant: Secants of the last steps to ``start``, on a similar function. Any will work, but
             good ones make the ascent fast. Defaults to none.
-        cg_tolerance: Relative residual of a direction. Defaults to 0.05.
-        cg_steps: Bound on the conjugate-gradient steps of a direction. Defaults to 30.
     """
     epsilon = torch.finfo(start.dtype).eps
     active = ActiveSet(len(start), start.device)
     ends = point = objective.evaluate(start, words)
     for iteration in range(max_iterations):
         before = point
-        delta = _direction(objective, point, secant, cg_tolerance, cg_steps)
+        delta = _direction(objective, point, secant)
         decrement = (point.gradient * delta).sum(-1).double()
         rounding = 4.0 * epsilon * point.value.abs()
         point, moved = _line_search(objective, point, delta, decrement, rounding)

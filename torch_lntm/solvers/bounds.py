@@ -40,9 +40,7 @@ def tangent_weights(posterior: NormalPosterior) -> Tensor:
     return (logits - tangent_log_normaliser(logits, variance)[:, None]).exp()
 
 
-def tilted_log_normaliser(
-    logits: Tensor, covariance: Tensor, *, tolerance: float = 1e-10, max_iterations: int = 50
-) -> Tensor:
+def tilted_log_normaliser(logits: Tensor, covariance: Tensor) -> Tensor:
     """Upper bound min_a [lse_k(m_k + V_kk/2 − (Va)_k) + ½aᵀVa] on E lse(eta), eta ~ N(m, V).
 
     Every a gives a bound (a = 0 gives the tangent bound). It is convex in a, with the minimum at a
@@ -53,8 +51,6 @@ def tilted_log_normaliser(
     Args:
         logits: ``(num_docs, num_topics)`` m, float64.
         covariance: ``(num_docs, num_topics, num_topics)`` V, float64.
-        tolerance: Newton decrement of a converged document. Defaults to 1e-10.
-        max_iterations: Bound on the steps. Defaults to 50.
 
     Returns:
         ``(num_docs,)``.
@@ -73,12 +69,12 @@ def tilted_log_normaliser(
     a = torch.where(lower[:, None], 0.0, a)
     value, q = torch.where(lower, zero_value, value), torch.where(lower[:, None], zero_q, q)
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    for _ in range(max_iterations):
+    for _ in range(50):
         # Hessian V + VHV and gradient V(a − q), H = diag q − qqᵀ: (I + HV) δ = q − a.
         weighted = q[..., None] * covariance - q[..., None] * (q[:, None, :] @ covariance)
         delta = torch.linalg.solve(eye + weighted, q - a)
         slope = ((q - a)[:, None, :] @ covariance @ delta[..., None]).flatten()
-        active = slope > tolerance
+        active = slope > 1e-10
         if not bool(active.any()):
             break
         step = torch.where(active, 1.0, 0.0)

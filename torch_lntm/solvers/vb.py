@@ -21,6 +21,8 @@ from torch_lntm.solvers.options import SolveOptions
 #: half as far as in the step before.
 LONG_STEP = 3.0
 LONG_BELOW = 0.01
+#: Bound on the numbers of second-order word counts that are held at once.
+MAX_ELEMENTS = 2**20
 
 
 def vb(
@@ -152,9 +154,7 @@ def _log_weights(expectation: Tensor) -> Tensor:
     return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(-40.0)
 
 
-def second_order_word_counts(
-    gamma: Tensor, topics: Tensor, batch: DocumentBatch, *, max_elements: int = 2**20
-) -> Tensor:
+def second_order_word_counts(gamma: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Expected tokens of each word under each topic, to second order in theta's spread.
 
     The responsibility of a token is φ_a theta_a / Σ_b φ_b theta_b. Its expectation under
@@ -173,7 +173,6 @@ def second_order_word_counts(
         gamma: ``(num_docs, num_topics)`` γ, by any method.
         topics: ``(num_topics, num_words)`` φ of the posterior γ.
         batch: The counts.
-        max_elements: Bound on the numbers held at once for the topics of stored counts.
 
     Returns:
         ``(num_topics, num_words)`` float64.
@@ -190,7 +189,7 @@ def second_order_word_counts(
     # underflowing.
     words = words / words.amax(-1, keepdim=True).clamp_min(tiny)
     # A chunk needs 4 tables of counts × topics at a time.
-    size = max(1, max_elements // (4 * num_topics))
+    size = max(1, MAX_ELEMENTS // (4 * num_topics))
     starts = torch.arange(0, batch.nnz, size, device=order.device)
     stops = (starts + size).clamp_max(batch.nnz)
     spans = torch.stack([starts, stops, word_index[starts], word_index[stops - 1] + 1], 1)

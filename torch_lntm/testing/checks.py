@@ -23,18 +23,16 @@ NUDGE, NUDGES = 1e-3, 8
 
 
 def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
-    """Raise ``AssertionError`` unless two tensors agree. The error shows the largest difference.
+    """Raise ``AssertionError`` unless two tensors agree.
 
     Args:
         actual: A tensor.
         expected: A tensor of equal shape.
-        message: Text of the error.
+        message: Text of the error, followed by the differences.
         rtol: Relative and absolute tolerance.
     """
-    actual, expected = actual.detach().double(), expected.detach().double()
-    worst = float((actual - expected).abs().max()) if actual.numel() else 0.0
-    same = actual.shape == expected.shape and torch.allclose(actual, expected, rtol, rtol)
-    assert same, f"{message} (largest difference {worst:.3g})"
+    both = (x.detach().double() for x in (actual, expected))
+    torch.testing.assert_close(*both, rtol=rtol, atol=rtol, msg=lambda why: f"{message}: {why}")
 
 
 @torch.no_grad()

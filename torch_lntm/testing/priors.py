@@ -175,56 +175,33 @@ def _check_identified_density(space: LatentSpace, model: TopicModel, batch: Docu
 def _affine_densities(
     space: LatentSpace, model: TopicModel, batch: DocumentBatch, z: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log densities of the logits' contrasts and of further sites: the space's and the program's.
+    """Log densities of the logits' contrasts and of further sites: by ``space``, and by space().
 
-    The program's density is integrated over the remaining directions, which is exact if the log
-    density is quadratic in them, as it is for a normal eta.
+    The density of space(), which has been compared with the program's, is integrated over the
+    remaining directions. That is exact if its logarithm is quadratic in them, as for a normal eta.
     """
     basis = contrast_basis(model.num_topics).to(z)
-    further_sites = space.sites[:-1]
-    sizes = {name: s["value"].shape[-1] for name, s in latent_sites(model, batch).items()}
 
     def identified(part: LatentSpace, x: Tensor) -> Tensor:
-        values = part.latents(x)
-        return torch.cat([*(values[name] for name in further_sites), part.logits(x) @ basis.mT], -1)
+        sites = [part.latents(x)[name] for name in space.sites[:-1]]
+        return torch.cat([*sites, part.logits(x) @ basis.mT], -1)
 
-    jacobian = _by_document(identified, space, z)
-    actual = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
-    prior = model.prior.space(batch)
-    at = {**prior.latents(_draw(prior, batch)), **space.latents(z)}
-    eta = at[model.prior.latent]
-    lifting = torch.autograd.functional.jacobian(getattr(model.prior, "lift", lambda x: x), eta[0])
-    # Directions to integrate out: the null space of eta's contrasts, and sites absent from the
-    # space.
-    contrasts = basis @ lifting
-    null = torch.linalg.svd(contrasts, full_matrices=True).Vh[len(basis) :]
-    scale = 0.5 * torch.linalg.slogdet(contrasts @ contrasts.mT).logabsdet
-    absent = [name for name in sizes if name not in space.sites]
-    expected = []
-    for d in range(batch.num_docs):
-        document = batch.select(torch.tensor([d]))
-
-        def density(free: Tensor, d: int = d, document: DocumentBatch = document) -> Tensor:
-            values = {name: value[d : d + 1] for name, value in at.items()}
-            main = model.prior.latent
-            values[main] = values[main] + free[: len(null)] @ null
-            start = len(null)
-            for name in absent:
-                values[name] = free[None, start : start + sizes[name]]
-                start += sizes[name]
-            return _site_log_prob(model, document, values).sum()
-
-        origin = z.new_zeros(len(null) + sum(sizes[name] for name in absent))
-        value = density(origin)
-        if len(origin):
-            gradient = torch.autograd.functional.jacobian(density, origin)
-            hessian = torch.autograd.functional.hessian(density, origin)
-            step = torch.linalg.solve(-hessian, gradient)
-            value = value + 0.5 * gradient @ step
-            value = value + 0.5 * len(origin) * math.log(2.0 * math.pi)
-            value = value - 0.5 * torch.linalg.slogdet(-hessian).logabsdet
-        expected.append(value - scale)
-    return actual, torch.stack(expected)
+    jacobian = torch.linalg.slogdet(_by_document(identified, space, z)).logabsdet
+    whole = model.prior.space(batch)
+    point = _draw(whole, batch)
+    forward = _by_document(identified, whole, point)
+    # The point with equal identified values, and the directions in which these stay equal.
+    missing = identified(space, z) - identified(whole, point)
+    point = point + (torch.linalg.pinv(forward) @ missing[..., None]).squeeze(-1)
+    null = torch.linalg.svd(forward, full_matrices=True).Vh[:, forward.shape[1] :]
+    slope = null @ whole.gradient(point)[..., None]
+    bend = -null @ _by_document(lambda part, x: part.gradient(x), whole, point) @ null.mT
+    squares = (slope.mT @ torch.linalg.solve(bend, slope)).sum((1, 2))
+    volume = torch.linalg.slogdet(bend).logabsdet
+    volume = volume + torch.linalg.slogdet(forward @ forward.mT).logabsdet
+    constant = null.shape[1] * math.log(2.0 * math.pi)
+    expected = whole.log_density(point) + 0.5 * (squares + constant - volume)
+    return space.log_density(z) - jacobian, expected
 
 
 def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:

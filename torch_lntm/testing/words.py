@@ -13,7 +13,7 @@ from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
-from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check_m_step, check_sums, equal
 
 #: Number of drawn documents, and of draws of the topics' tokens.

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 import torch
+from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from studies.scores.accuracy.result import Accuracy
 from torch_lntm.evaluation.completion.theta import theta_means
-from torch_lntm.inference.chains.diagnostics import effective_sample_size, split_rhat
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.posteriors import Posterior
 
@@ -91,7 +92,7 @@ class Reference:
             theta_error=(theta_variance / effective_sample_size(theta)).sqrt(),
             covariance_error=(by_segment.var(0).sum((-2, -1)) / len(by_segment)).sqrt(),
             log_std_error=influence.flatten(0, 1).std(0) / effective_sample_size(influence).sqrt(),
-            rhat=split_rhat(x).max(-1).values,
+            rhat=split_gelman_rubin(x).max(-1).values,
             effective_sample_size=size.min(-1).values,
             moved=samples.moved.all(0),
         )

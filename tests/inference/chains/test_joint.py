@@ -211,7 +211,7 @@ def test_the_topics_concentration_converges_to_the_most_likely_value() -> None:
         return -float((terms + gammaln(40 * beta) - gammaln(counts.sum(1) + 40 * beta)).sum())
 
     best = minimize_scalar(minus_log_likelihood, bounds=(0.01, 10.0), options={"xatol": 1e-9}).x
-    found = CONCENTRATION
+    found, n = CONCENTRATION, torch.from_numpy(counts)
     for _ in range(200):
-        found = improved_concentration(found, torch.from_numpy(counts))
+        found = improved_concentration(found, n, torch.zeros_like(n), torch.full((3,), 40.0))
     assert found == pytest.approx(best, rel=1e-4)

@@ -24,7 +24,6 @@ from scipy.stats import t as student
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference import JointChain
-from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import (
     DirichletTopics,
     Keywords,
@@ -218,14 +217,14 @@ def reference() -> State:
 @pytest.mark.long
 def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypatch) -> None:
     """All parts together. Runs begin at exact draws, so that their means are independent."""
-    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda *arguments: BETA)
     rng = np.random.default_rng(1)
     starts = draw_states(NUM_RUNS, rng)
     model = TopicModel(InformedPrior(), DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
     chain = JointChain(model, corpus_of(starts.counts[0]), warmup_steps=1)
     step_size = torch.full((1, len(X)), STEP_SIZE, dtype=torch.float64)
     adapted = DualAveraging.start(step_size)._replace(log_average=step_size.log())
-    chain._progress = Progress(1, adapted)
+    chain._progress = adapted._replace(num_updates=1)
     means = []
     for run in range(NUM_RUNS):
         state = State(*(values[run : run + 1] for values in starts))

@@ -19,7 +19,6 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import IncompatibleGuideError, NumericalError
 from torch_lntm.inference import JointChain, joint_draws
-from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import DirichletPrior, DirichletTopics, IndependentFactorPrior, TopicModel
 from torch_lntm.models.topics import dirichlet
 from torch_lntm.sampling.step_sizes import DualAveraging
@@ -135,7 +134,7 @@ def make_chain(kind: str, counts: NDArray[np.int64]) -> JointChain:
     chain = JointChain(model, corpus, warmup_steps=1, prior=kind != "dirichlet")
     step_size = torch.full((1, len(LENGTHS)), 0.6, dtype=torch.float64)
     adapted = DualAveraging.start(step_size)._replace(log_average=step_size.log())
-    chain._progress = Progress(1, adapted)
+    chain._progress = adapted._replace(num_updates=1)
     return chain
 
 
@@ -170,7 +169,7 @@ def swept(chain: JointChain, state: State, rng: np.random.Generator) -> State:
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "dirichlet"])
 def test_a_sweep_leaves_the_joint_posterior_unchanged(kind: str, monkeypatch) -> None:
     """Runs begin at exact draws, so their means are independent."""
-    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda *arguments: BETA)
     expected = features(draw_states(kind, 100_000, np.random.default_rng(0))).mean(0)
     rng = np.random.default_rng(1)
     starts = draw_states(kind, NUM_RUNS, rng)

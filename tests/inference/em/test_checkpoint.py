@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,6 @@ from torch_lntm.inference.em.checkpoint import (
     write_checkpoint,
     write_rows,
 )
-from torch_lntm.inference.em.loop import clones_of
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.table import DocumentTable
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
@@ -38,8 +38,9 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
         return torch.rand(5, 3, dtype=torch.float64).mT
 
     table = DocumentTable(np.arange(4), np.arange(5), torch.device("cpu"))
+    table.tensors = {"means": torch.rand(4, 3), "moved": torch.ones(4, 2, dtype=torch.bool)}
     state = FitState(
-        table.of({"means": torch.rand(4, 3), "moved": torch.ones(4, 2, dtype=torch.bool)}),
+        table,
         restart=2,
         phase="em",
         step=7,
@@ -53,7 +54,8 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
         best={"prior.loc": torch.rand(3)},
         optimizer={"0.step": torch.tensor(3.0), "0.exp_avg": torch.rand(5, 3)},
     )
-    path, found = tmp_path / "fit.safetensors", FitState(table)
+    path, found = tmp_path / "fit.safetensors", FitState(copy.copy(table))
+    found.documents.tensors = {}
     write_rows(folder_of(path) / "a-0.safetensors", state.documents)
     write_checkpoint(path, state, {"seed": 1}, "a")
     tensors, record = read_checkpoint(path, {"seed": 1})
@@ -144,11 +146,9 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     refused("not a complete checkpoint")
     rewritten(path, format_version=1)
     refused(
-        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 7\); "
+        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 8\); "
         "delete it to start the fit anew"
     )
-    rewritten(path, state={"unknown": 1})
-    refused("the contents of this checkpoint do not belong together")
     rewritten(path, identity=None)
     refused("the checkpoint of another fit")
     safetensors.torch.save_file({"x": torch.ones(1)}, path)
@@ -156,7 +156,7 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     for file in folder_of(path).iterdir():
         file.write_bytes(b"")
     model = ctm(3, corpus.num_words, dtype="float64")
-    before = clones_of(model.state_dict())
+    before = copy.deepcopy(model.state_dict())
     guide = make_guide("taylor", model, tolerance=1e-8, max_iterations=200)
     with pytest.raises(ConfigError, match="not a complete checkpoint"):
         VariationalEM(model, guide, progress=False, max_iterations=1).fit(corpus, checkpoint=path)

@@ -42,9 +42,10 @@ def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     corpus = make_corpus(12, empty=(0, 5))
     owned = np.array([1, 2, 7, 11])
     sizes = np.diff(corpus.row_offsets)
-    documents = DocumentTable(owned, np.append(0, np.cumsum(sizes[owned])), CPU)
+    offsets = np.append(0, np.cumsum(sizes[owned]))
+    documents, chosen = (DocumentTable(owned, offsets, CPU) for _ in range(2))
     batch = corpus.batch([11, 2])
-    assert "means" not in documents
+    assert "means" not in documents.tensors
     documents.write("means", batch, torch.tensor([[11.0], [2.0]]))
     assert documents.read("means", corpus.batch([7, 11])).tolist() == [[0.0], [11.0]]
     for foreign in (0, 3):  # before and between its own
@@ -60,14 +61,12 @@ def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     places[other.positions[other.row_index] == 7] = 0.0
     assert torch.equal(found, places)
     # The same rows of the tables of a whole corpus.
-    whole = table_of(corpus)
+    whole, again = table_of(corpus), table_of(corpus)
     whole.write("means", batch, torch.tensor([[11.0], [2.0]]))
     whole.write("sites", batch, labels.double())
-    chosen = documents.of({})
     assert chosen.copy_rows(whole).all()
     assert all(torch.equal(chosen.tensors[name], x) for name, x in documents.tensors.items())
     # And back: other documents keep their zeros.
-    again = whole.of({})
     assert again.copy_rows(documents).tolist() == np.isin(np.arange(12), owned).tolist()
     assert all(torch.equal(again.tensors[name], x) for name, x in whole.tensors.items())
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import part_fits
-from support.part_fits import NUM_DOCS, fits, fitted, write_corpus
+from support import shared_fits
 from support.processes import GONE, in_processes
+from support.shared_fits import PART_DOCS as NUM_DOCS
+from support.shared_fits import assert_equal, fitted, joined, write_corpus
 
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.part import Facts
@@ -20,8 +22,6 @@ from torch_lntm.inference.em.checkpoint import folder_of
 from torch_lntm.inference.em.documents import PartShard, visiting_ranks
 from torch_lntm.models import ctm
 
-#: Axis of the documents in the tables of a result. Every process has the rows of its part.
-AXES = {"means": 0, "moved": 1, "eta": 1, "source": 1, "theta": 1}
 WARM = Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
 CASES: list[dict[str, Any]] = [
     {"kind": "ctm"},
@@ -44,32 +44,12 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_corpus(tmp_path / "corpus")
-    return tmp_path / "corpus"
+    return write_corpus(tmp_path / "corpus")
 
 
-def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result of all processes: equal numbers, and the rows of all parts."""
-    whole = dict(results[0])
-    for name, axis in AXES.items():
-        if name in whole:
-            whole[name] = np.concatenate([result[name] for result in results], axis)
-            assert whole[name].shape[axis] == NUM_DOCS
-    for other in results[1:]:
-        for name in other.keys() - AXES.keys():
-            np.testing.assert_equal(other[name], whole[name])
-    return whole
-
-
-def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float) -> None:
-    """Both results agree to a tolerance. ``rtol`` of 0 asks for equal bits."""
-    assert found.keys() == expected.keys()
-    for record, other in zip(found["history"], expected["history"], strict=True):
-        assert record["objective"] == pytest.approx(other["objective"], rel=rtol, abs=0.0)
-        assert record["phase"] == other["phase"]
-    for name, value in expected.items():
-        if isinstance(value, np.ndarray):
-            np.testing.assert_allclose(found[name], value, rtol, rtol, err_msg=name)
+def whole(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of all processes."""
+    return joined(results, NUM_DOCS)
 
 
 @pytest.mark.slow
@@ -82,25 +62,25 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float) -
     ],
 )
 def test_parts_of_any_number_give_the_same_fit(size: int, cases: Any, folder: Path) -> None:
-    results = in_processes(size, fits, folder, cases)
+    cases = [{**case, "folder": folder} for case in cases]
+    results = in_processes(size, shared_fits.fits, cases)
     for number, case in enumerate(cases):
-        found = joined([result[number] for result in results])
-        assert_close(found, fitted(folder, **case), 1e-7)
+        found = whole([result[number] for result in results])
+        assert_equal(found, fitted(**case), 1e-7)
 
 
 @pytest.mark.slow
 def test_equal_numbers_of_processes_give_equal_bits(folder: Path) -> None:
-    found, again = (
-        joined(in_processes(2, part_fits.fitted, folder, "ctm", "float32")) for _ in range(2)
-    )
-    assert_close(found, again, 0.0)
+    work = partial(fitted, folder=folder, dtype="float32")
+    assert_equal(*(whole(in_processes(2, work)) for _ in range(2)))
 
 
 @pytest.mark.long
 def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
-    expected = fitted(folder, dtype="float32")["history"][-1]["objective"]
+    work = partial(fitted, folder=folder, dtype="float32")
+    expected = work()["history"][-1]["objective"]
     for size in (2, 4):
-        found = in_processes(size, part_fits.fitted, folder, "ctm", "float32")[0]
+        found = in_processes(size, work)[0]
         assert found["history"][-1]["objective"] == pytest.approx(expected, abs=1e-3)
 
 
@@ -108,7 +88,9 @@ def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_process_knows_the_whole_corpus(size: int, folder: Path) -> None:
     corpus = read_corpus(folder)
-    found = [part_fits.facts(folder)] if size == 1 else in_processes(size, part_fits.facts, folder)
+    found = (
+        [shared_fits.facts(folder)] if size == 1 else in_processes(size, shared_fits.facts, folder)
+    )
     for facts in found:
         assert facts["num_docs"] == NUM_DOCS
         assert facts["word_totals"].sum() == corpus.num_tokens
@@ -155,7 +137,7 @@ def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> 
     for size in (2, 3, 8):
         assert mini_batches(folder, size, 5, 2, 7) == alone
     visited = sorted(d for batch in alone for d in batch)
-    assert visited == [d for d in range(NUM_DOCS) if d not in part_fits.EMPTY]
+    assert visited == [d for d in range(NUM_DOCS) if d not in shared_fits.PART_EMPTY]
     assert mini_batches(folder, 1, 5, 3, 7) != alone
     assert mini_batches(folder, 1, 6, 2, 7) != alone
     # Every mini-batch has its share of every shard.
@@ -170,7 +152,7 @@ def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> 
 def test_stochastic_steps_have_their_share_of_the_covariances(folder: Path) -> None:
     whole = join_parts(read_corpus(folder, rank=0, world_size=1), Processes(alone=True))
     ranks = visiting_ranks(whole, 5)
-    filled = [d for d in range(NUM_DOCS) if d not in part_fits.EMPTY]
+    filled = [d for d in range(NUM_DOCS) if d not in shared_fits.PART_EMPTY]
     assert sorted(ranks[filled]) == list(range(len(filled)))
     for size in (2, 3, 8):
         steps = zip(*(shard.step_batches(5, 30) for shard in shards(folder, size)), strict=True)
@@ -191,7 +173,7 @@ def test_more_mini_batches_than_documents_of_a_shard(folder: Path) -> None:
     batches = mini_batches(folder, 2, 0, 0, 60)
     assert all(batches)
     assert len(batches) <= 60
-    assert len({d for batch in batches for d in batch}) == NUM_DOCS - len(part_fits.EMPTY)
+    assert len({d for batch in batches for d in batch}) == NUM_DOCS - len(shared_fits.PART_EMPTY)
 
 
 def test_batches_have_positions_in_the_whole_corpus(folder: Path) -> None:
@@ -239,39 +221,32 @@ def test_the_sample_has_a_share_of_every_shard(
 def test_a_fit_continues_in_another_number_of_processes(
     before: int, after: int, saves: int, case: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
-    def run(size: int, work: Any, *arguments: Any) -> list[Any]:
-        return [work(*arguments)] if size == 1 else in_processes(size, work, *arguments)
-
-    path = tmp_path / "fit"
-    assert set(run(before, part_fits.stopped, folder, path, saves, "after", case)) == {"stopped"}
-    assert len(list(folder_of(path).iterdir())) == before  # a file by each process
-    left = path.read_bytes()
-    found = joined(run(after, part_fits.continued, folder, path, case))
-    assert path.read_bytes() == left
-    assert_close(found, fitted(folder, **case), 1e-7)
+    case = {**case, "folder": folder}
+    found = shared_fits.continued(before, after, saves, tmp_path / "fit", **case)
+    assert_equal(whole(found), fitted(**case), 1e-7)
 
 
 @pytest.mark.long
 def test_after_sigkill_three_processes_continue(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
-    found = in_processes(2, part_fits.killed, folder, path, 3)
+    found = in_processes(2, shared_fits.killed, folder, path, 3)
     assert found == ["ProcessError", GONE]
-    result = joined(in_processes(3, part_fits.continued, folder, path))
+    result = whole(in_processes(3, partial(fitted, folder=folder, checkpoint=path)))
     assert len(result["history"]) == 4
-    assert_close(result, fitted(folder), 1e-7)
+    assert_equal(result, fitted(folder=folder), 1e-7)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_stays_complete_until_the_next_one_is(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
-    assert part_fits.stopped(folder, path, 2, "rows") == "stopped"
+    assert shared_fits.stopped(path, 2, "rows", folder=folder) == "stopped"
     assert len(list(folder_of(path).iterdir())) == 2
-    assert_close(part_fits.continued(folder, path), fitted(folder), 0.0)
+    assert_equal(fitted(folder=folder, checkpoint=path), fitted(folder=folder))
 
 
 @pytest.mark.slow
 def test_a_process_without_space_costs_the_checkpoint_only(folder: Path, tmp_path: Path) -> None:
-    (first, end), (second, _) = in_processes(2, part_fits.full_disk, folder, tmp_path / "fit")
+    (first, end), (second, _) = in_processes(2, shared_fits.full_disk, folder, tmp_path / "fit")
     assert first.count("SavingWarning") == 4
     assert "SavingWarning" not in second
     assert end == "max_iterations"
@@ -281,7 +256,7 @@ def test_a_process_without_space_costs_the_checkpoint_only(folder: Path, tmp_pat
 @pytest.mark.slow
 def test_damaged_rows_are_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
-    assert set(in_processes(2, part_fits.stopped, folder, path, 1)) == {"stopped"}
+    assert set(in_processes(2, partial(shared_fits.stopped, path, 1, folder=folder))) == {"stopped"}
     rows = sorted(folder_of(path).iterdir())
     data = rows[1].read_bytes()
     damages = {
@@ -292,14 +267,14 @@ def test_damaged_rows_are_refused(folder: Path, tmp_path: Path) -> None:
         for damaged in contents:
             rows[1].unlink() if damaged is None else rows[1].write_bytes(damaged)
             with pytest.raises(ConfigError, match=message):
-                fitted(folder, checkpoint=path)
+                fitted(folder=folder, checkpoint=path)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_the_whole_corpus_is_another_fit(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
-    assert part_fits.stopped(folder, path, 1) == "stopped"
-    engine = MonteCarloEM(ctm(3, 30, dtype="float64"), progress=False, **part_fits.OPTIONS)
+    assert shared_fits.stopped(path, 1, folder=folder) == "stopped"
+    engine = MonteCarloEM(ctm(3, 30, dtype="float64"), progress=False, **shared_fits.CHAINS)
     with pytest.raises(ConfigError, match="checkpoint of another fit"):
         engine.fit(read_corpus(folder), checkpoint=path)
 
@@ -310,8 +285,8 @@ def test_a_checkpoint_of_the_whole_corpus_is_another_fit(folder: Path, tmp_path:
 @pytest.mark.slow
 def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) -> None:
     write_corpus(tmp_path / "a")
-    read_corpus(tmp_path / "a")[::-1].save(tmp_path / "other", shard_size=part_fits.SHARD_DOCS)
-    found = in_processes(2, part_fits.refusals, folder, tmp_path / "other")
+    read_corpus(tmp_path / "a")[::-1].save(tmp_path / "other", shard_size=shared_fits.SHARD_DOCS)
+    found = in_processes(2, shared_fits.part_refusals, folder, tmp_path / "other")
     assert found[0] == found[1]
     mixed, twice, others = found[0]
     assert "they have a whole corpus, shards 4 to 7 of 8; read the same corpus" in mixed
@@ -331,12 +306,12 @@ def test_a_process_without_words_is_refused(tmp_path: Path) -> None:
     counts[:10] = 1
     Corpus.from_matrix(counts).save(tmp_path / "half", shard_size=10)
     with pytest.raises(AssertionError, match="process 1 of 2 has no documents with words"):
-        in_processes(2, part_fits.facts, tmp_path / "half")
+        in_processes(2, shared_fits.facts, tmp_path / "half")
 
 
 @pytest.mark.slow
 def test_warnings_name_the_documents_of_all_processes(folder: Path) -> None:
-    first, second = in_processes(2, part_fits.warned, folder)
+    first, second = in_processes(2, shared_fits.warned, folder)
     assert second == []
     assert any("3 document(s) never moved" in text for text in first)
     assert any("at positions 7, 37, 67;" in text for text in first)

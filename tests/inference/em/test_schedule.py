@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from torch_lntm.inference.em.schedule import (
-    StepSizes,
     default_batch_docs,
     default_step_docs,
     documents_per_block,
+    running_weight,
 )
 
 
@@ -41,27 +41,26 @@ def test_stochastic_steps_have_enough_tokens_for_every_topic() -> None:
 
 def test_weights_integrate_the_replaced_share_of_the_memory() -> None:
     """By steps so small that each replaces its share of the memory."""
-    step_sizes, step = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=50.0), 1e-3
+    step = 1e-3
     for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
         units = np.arange(seen, seen + size, step) / 10.0 + step / 20.0
         memory = np.minimum(units, 5.0) ** 0.3 + np.maximum(units - 5.0, 0.0)
         left = np.prod(1.0 - step / 10.0 / memory)
-        assert step_sizes.weight(seen, size) == pytest.approx(1.0 - left, rel=3e-4)
+        assert running_weight(seen, size, 10.0, 50.0) == pytest.approx(1.0 - left, rel=3e-4)
 
 
 @pytest.mark.parametrize("averaging_start", [math.inf, 700.0])
 def test_the_decay_of_old_documents_does_not_depend_on_mini_batches(averaging_start: float) -> None:
-    step_sizes = StepSizes(50.0, 0.3, averaging_start)
     left = []
     for size in (1, 5, 40, 400):
         parts = range(600, 1000, size)
-        left.append(math.prod(1.0 - step_sizes.weight(n, size) for n in parts))
+        weights = (running_weight(n, size, 50.0, averaging_start) for n in parts)
+        left.append(math.prod(1.0 - weight for weight in weights))
     assert left == pytest.approx([left[0]] * 4)
 
 
 def test_plain_averaging_gives_all_documents_equal_weights() -> None:
     """While averaging, what is kept of each of two mini-batches of one size is the same."""
-    step_sizes = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=10.0)
-    weights = [step_sizes.weight(7.0 * n, 7.0) for n in range(2, 40)]
+    weights = [running_weight(7.0 * n, 7.0, 10.0, 10.0) for n in range(2, 40)]
     for first, second in itertools.pairwise(weights):
         assert first * (1.0 - second) == pytest.approx(second)

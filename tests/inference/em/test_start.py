@@ -168,7 +168,6 @@ def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> 
     sizes, state = [], FitState(start.shard.table)
     with torch.no_grad():
         for _ in start.run(state, progress=False):
-            assert state.word_counts is not None
             sizes.append(len(state.word_counts))
             assert bool(model.topics.probs.isfinite().all())
             assert float(state.word_counts.sum()) == pytest.approx(corpus.num_tokens, rel=1e-5)
@@ -202,7 +201,6 @@ def test_free_topics_start_apart_from_the_keywords() -> None:
         state = FitState(start.shard.table)
         topics = start._initial_topics(4, 0).numpy()
         start._begin(state)
-        assert state.word_counts is not None
         assert not state.word_counts[1:, 0].any()
         assert topics[0].argmax() == 0
         np.testing.assert_allclose(topics[1], corpus.word_totals / corpus.num_tokens, atol=1e-3)
@@ -228,8 +226,6 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     )
     with torch.no_grad(), tqdm(disable=True) as bar:
         start._split(state)
-        assert state.word_counts is not None
-        assert state.theta is not None
         halves = state.word_counts.view(2, 3, -1).sum(0), state.theta.view(-1, 2, 3).sum(1)
         np.testing.assert_allclose(halves[0].numpy(), counts, rtol=1e-12)
         np.testing.assert_allclose(halves[1].numpy(), shares, rtol=1e-12)

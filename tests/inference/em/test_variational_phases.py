@@ -10,7 +10,7 @@ import torch
 from support.fits import make_corpus
 
 from torch_lntm.guides import EPGuide, TaylorGuide
-from torch_lntm.inference import VariationalEM
+from torch_lntm.inference import Annealing, VariationalEM
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import ctm, lda
@@ -39,26 +39,24 @@ def test_a_restart_ignores_posteriors_of_the_last_restart(monkeypatch) -> None:
     assert all(start is None or not bool(start.any()) for start in starts)
 
 
-def test_every_change_of_temperature_has_new_noise() -> None:
-    corpus = make_corpus()
-    model = ctm(3, corpus.num_words, dtype="float64")
-    engine = VariationalEM(model, TaylorGuide(model), annealing="ahmed-xing", progress=False)
-    run = VariationalRun(engine, corpus)
-    before = model.topics.probs.detach()
+def test_every_change_of_temperature_has_new_noise(monkeypatch) -> None:
+    perturbed, keys = Annealing.perturbed, []
 
-    def noise(step: int) -> torch.Tensor:
-        """What the log probabilities change by, but for each topic's own constant."""
-        model.topics.set_(before)
-        run.state.step = step
-        run._perturb_topics()
-        change = (model.topics.probs.detach() / before).log()
-        return change - change.mean(1, keepdim=True)
+    def recorded(self: Annealing, topics: torch.Tensor, key: Any) -> torch.Tensor:
+        keys.append(key)
+        return perturbed(self, topics, key)
 
-    torch.testing.assert_close(noise(10), noise(10))
-    first, second = noise(10).flatten(), noise(20).flatten()
+    monkeypatch.setattr(Annealing, "perturbed", recorded)
+    model = ctm(3, 30, dtype="float64")
+    options: dict[str, Any] = {"start": "model", "max_iterations": 0, "progress": False}
+    annealing = Annealing(iterations=2)
+    VariationalEM(model, TaylorGuide(model), annealing=annealing, **options).fit(make_corpus())
+    assert keys == [(0, 0, 2), (0, 0, 4), (0, 0, 6)]
+    ones = torch.ones(3, 30).double()
+    assert torch.equal(perturbed(annealing, ones, keys[0]), perturbed(annealing, ones, keys[0]))
+    noise = torch.stack([perturbed(annealing, ones, key).log().flatten() for key in keys])
     # At most 6 standard deviations of the correlation of independent noise.
-    correlation = float(torch.corrcoef(torch.stack([first, second]))[0, 1])
-    assert abs(correlation) < 6 / len(first) ** 0.5
+    assert torch.corrcoef(noise).triu(1).abs().max() < 6 / 90**0.5
 
 
 def test_batches_of_long_and_short_documents_have_equal_weights(monkeypatch) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.inference.chains.chains import theta_chains
-from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
@@ -104,6 +104,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
         "log_predictive": score - bias,
         "variance": influence.var(0) / num_chains,
         "bias": bias,
-        "rhat": split_rhat(log_likelihood),
+        # Documents without held-out tokens have equal draws.
+        "rhat": split_gelman_rubin(log_likelihood).nan_to_num(1.0),
         "num_draws": torch.full((num_docs,), log_likelihood.shape[1]),
     }

@@ -394,6 +394,7 @@ def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
         (topics.mT[batch.word_index[start:stop]], counts[start:stop])
         for start, stop in pairwise(batch.row_offsets.tolist())
     )
-    loc, factor = space.normal(posterior, documents)
+    rows = torch.arange(batch.num_docs, device=batch.device)
+    loc, factor = space.normal(posterior, rows, documents)
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
     return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch_lntm.errors import (
 )
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.table import guides_suited
-from torch_lntm.latents.metrics import Metric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
@@ -71,18 +71,6 @@ class HMCSettings:
     seed: int = 0
 
 
-class Progress(NamedTuple):
-    """The state that chains need, besides their positions, to continue at a later visit.
-
-    Attributes:
-        num_transitions: Number of past transitions.
-        adaptation: State of the step sizes' adaptation.
-    """
-
-    num_transitions: int
-    adaptation: DualAveraging
-
-
 class Chains:
     """The running chains of one batch's documents.
 
@@ -94,16 +82,15 @@ class Chains:
         warmup_steps: Transitions with adapting step sizes.
         initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites,
             whose first axis may be missing for one chain. Defaults to prior draws.
-        progress: Progress of an earlier visit of the same chains, which then continue its
-            adaptation from the latent variables ``initial`` and skip the checks. Defaults to new
-            chains.
+        progress: State of the adaptation after an earlier visit, with the number of past
+            transitions. The chains then continue from the latent variables ``initial`` and skip the
+            checks. Defaults to new chains.
         means: ``(num_docs, latent_dim)`` starting points for the solver of the mass matrices. By
             default the solver chooses.
 
     Attributes:
         target: Density of the documents.
         state: Positions of the chains, with their densities and gradients.
-        means: Posterior means from the solver of the mass matrices, if there is one.
         step_size: ``(num_chains, num_docs)`` float64 step size of the next transition, before
             jitter.
         num_transitions: Number of past transitions.
@@ -131,7 +118,7 @@ class Chains:
         seed: int,
         warmup_steps: int,
         initial: Mapping[str, Tensor] | None = None,
-        progress: Progress | None = None,
+        progress: DualAveraging | None = None,
         means: Tensor | None = None,
     ) -> None:
         self.settings = settings
@@ -139,13 +126,12 @@ class Chains:
         self.target = model.bind(batch)
         if progress is None:
             _warn_of_rounding(self.target.batch)
-        self.means = means
-        self._metric = self._make_metric(model)
+        self._metric = self._make_metric(model, means)
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
         # Coordinates that the latents leave open are drawn, with new keys at every visit.
-        visit = 0 if progress is None else progress.num_transitions
+        visit = 0 if progress is None else progress.num_updates
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
@@ -160,7 +146,7 @@ class Chains:
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
         if progress is not None:
-            self.num_transitions, self._adaptation = progress
+            self.num_transitions, self._adaptation = progress.num_updates, progress
             self.step_size = self._adapted(self._adaptation)
         elif settings.step_size is not None:
             constant = torch.as_tensor(settings.step_size).to(self.state.log_prior)
@@ -178,10 +164,10 @@ class Chains:
         self.divergences = torch.zeros_like(self._acceptance, dtype=torch.int64)
         self.moved = torch.zeros_like(self._acceptance, dtype=torch.bool)
 
-    def _make_metric(self, model: TopicModel) -> Metric:
+    def _make_metric(self, model: TopicModel, means: Tensor | None) -> Metric:
         space, name = self.target.space, self.settings.mass_matrix
         if name == "prior":
-            return UnitMetric()
+            return Metric()
         metrics = guides_suited(model).metrics
         if name == "identity":
             metric = space.unit_metric()
@@ -192,10 +178,7 @@ class Chains:
                 )
             return metric
         model.check_parameters()
-        batch = self.target.batch
-        posterior = make_guide(name, model).posterior(batch, self.means)
-        self.means = posterior.mean
-        return posterior.metric()
+        return make_guide(name, model).posterior(self.target.batch, means).metric()
 
     def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
         """Coordinates z of latent variables, after a check of their names and shapes."""
@@ -288,10 +271,10 @@ class Chains:
         return math.inf
 
     @property
-    def progress(self) -> Progress:
-        """State for a later visit of the same chains."""
+    def progress(self) -> DualAveraging:
+        """State of the adaptation for a later visit of the same chains."""
         assert self._adaptation is not None
-        return Progress(self.num_transitions, self._adaptation)
+        return self._adaptation._replace(num_updates=self.num_transitions)
 
     @property
     def num_draws(self) -> int:
@@ -301,7 +284,7 @@ class Chains:
     @property
     def mean_acceptance(self) -> Tensor:
         """Mean acceptance probability ``(num_chains, num_docs)`` after warm-up. NaN before."""
-        return self._acceptance / self.num_draws if self.num_draws else self._acceptance / 0.0
+        return self._acceptance / self.num_draws
 
     @property
     def summary(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Diagnostics of Markov chains: R-hat, effective sample sizes and normal scores of ranks."""
+"""Diagnostics of Markov chains: effective sample sizes and normal scores of ranks."""
 
 from __future__ import annotations
 
@@ -7,24 +7,6 @@ import math
 import torch
 from pyro.ops.stats import autocovariance
 from torch import Tensor
-
-
-def split_rhat(draws: Tensor) -> Tensor:
-    """R-hat of the halves of each chain (*Gelman et al. 2013, BDA3, eq. 11.4*).
-
-    Args:
-        draws: ``(num_chains, num_draws, ...)``, at least 4 samples.
-
-    Returns:
-        ``(...)``. It is 1 if all draws are equal within rounding.
-    """
-    half = draws.shape[1] // 2
-    split = torch.cat([draws[:, :half], draws[:, -half:]])
-    within, between = split.var(1).mean(0), split.mean(1).var(0)
-    rounding = (1e-12 * (1.0 + draws.abs().amax((0, 1)))).square()
-    constant = within + between <= rounding
-    ratio = (half - 1) / half + between / torch.where(constant, 1.0, within)
-    return torch.where(constant, 1.0, ratio.sqrt())
 
 
 def effective_sample_size(draws: Tensor) -> Tensor:

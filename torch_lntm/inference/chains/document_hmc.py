@@ -68,7 +68,7 @@ class DocumentHMC(MCMCKernel):
         settings: The settings, including defaults.
 
     Raises:
-        IncompatibleGuideError: The model's prior has no latent space.
+        IncompatibleGuideError: No guide suits the latent space of the model's prior.
         ConfigError: A setting is invalid.
 
     Example:

@@ -13,13 +13,14 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
-from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
+from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.posteriors.posterior import Draws
 from torch_lntm.progress import tqdm
+from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
@@ -100,7 +101,7 @@ class JointChain:
         self._rng = np.random.default_rng(seed)
         means = make_guide(None, model).posterior(self._batch).mean
         self._latents = initial_latents(model, self._batch, means, 1, seed)
-        self._progress: Progress | None = None
+        self._progress: DualAveraging | None = None
 
     def _observe(self, batch: DocumentBatch) -> None:
         self._batch = self.model.check_batch(batch)

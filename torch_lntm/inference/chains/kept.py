@@ -28,7 +28,6 @@ from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
     HMCSettings,
-    Progress,
     initial_latents,
     warn_of_low_acceptance,
     warn_of_stuck,
@@ -117,7 +116,7 @@ class KeptChains:
             self.settings.seed,
             num_past,
             latents,
-            Progress(num_past, adaptation),
+            adaptation,
         )
 
     def theta_draws(
@@ -125,12 +124,12 @@ class KeptChains:
     ) -> ThetaDraws:
         """Draws by chains of documents; see :func:`torch_lntm.inference.theta_draws`."""
         corpus = self.model.encode(corpus)
-        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
         method = "chains of each document (Hamiltonian Monte Carlo)"
         if self.num_docs:
             method += ", which continue the chains of the fit"
         return ThetaDraws(
-            ChainDraws(self, corpus, options).draw,
+            ChainDraws(self, corpus, self.find(corpus), options).draw,
             self.model,
             rows,
             num_draws,
@@ -155,18 +154,19 @@ class ChainDraws:
     Args:
         chains: The chains of a fit, or kept chains of no document.
         corpus: The documents, with the covariates of the model.
+        columns: Positions of the documents among the chains; see :meth:`KeptChains.find`.
         options: Options of the draws.
     """
 
     chains: KeptChains
     corpus: Corpus
+    columns: Positions
     options: DrawOptions
 
-    def __post_init__(self) -> None:
-        """Find the chains of the corpus's documents among the chains of the fit."""
-        self.columns = self.chains.find(self.corpus)
-        default = RESUMED_THINNING if self.chains.num_docs else THINNING
-        self.step = self.options.thinning or default
+    @property
+    def step(self) -> int:
+        """Transitions from one draw to the next."""
+        return self.options.thinning or (RESUMED_THINNING if self.chains.num_docs else THINNING)
 
     def draw(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
         """Draws of the documents at some positions, in parts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from torch_lntm.inference.em.table import DocumentTable, placed
 from torch_lntm.models import TopicModel
 
 #: Format number of every checkpoint. Files of a different format are refused.
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 #: Table of the best restart's means, beside the tables of the current restart.
 BEST_MEANS = "best.means"
-#: Fields of :class:`FitState` with tensors by name, and with plain values.
-_TENSORS = ("model", "best", "optimizer")
-_VALUES = ("restart", "phase", "step", "updates", "seconds", "history")
+#: Name of the tensors that are stored word by word.
+_WORD_COUNTS = "word_counts"
 #: Tensors by name, in fields of :class:`FitState` and in files.
 Tensors = dict[str, Tensor]
 
@@ -50,9 +49,10 @@ class FitState:
         updates: Number of stochastic updates.
         seconds: Time of the fit so far.
         history: One record for each epoch or iteration.
-        word_counts: ``(num_topics, num_words)`` running average of the start.
-        theta: ``(num_docs, num_topics)`` proportions of all documents during the start, in every
-            process.
+        word_counts: ``(num_topics, num_words)`` running average of the start, or ``None`` before
+            it.
+        theta: ``(num_docs, num_topics)`` proportions of all documents in every process, or ``None``
+            outside of the start.
         statistics: Statistics for the next M-step.
         best: Parameters of the best restart so far.
         optimizer: State of the topics' optimiser, if there is one.
@@ -66,26 +66,25 @@ class FitState:
     updates: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
-    word_counts: Tensor | None = None
-    theta: Tensor | None = None
+    word_counts: Any = None
+    theta: Any = None
     statistics: Statistics | None = None
     best: Tensors = field(default_factory=dict)
     optimizer: Tensors = field(default_factory=dict)
 
     def contents(self) -> tuple[Tensors, dict[str, Any]]:
-        """All tensors but those of documents by name, and all other values, JSON-able."""
-        tensors = {f"{part}.{n}": x for part in _TENSORS for n, x in getattr(self, part).items()}
-        record: dict[str, Any] = {name: getattr(self, name) for name in _VALUES}
-        if self.theta is not None:
-            tensors["theta"] = self.theta
-        # Word counts are stored word by word, and the order in memory affects the last bit of sums.
-        if self.word_counts is not None:
-            tensors["word_counts"] = self.word_counts.mT
+        """All tensors but those of documents, and all other values, JSON-able: each by its path."""
+        values = {name: x for name, x in vars(self).items() if name != "documents"}
         if self.statistics is not None:
-            numbers = dict(vars(self.statistics))
-            tensors["statistics"] = numbers.pop("word_counts").mT
-            tensors |= {f"sums.{name}": x for name, x in numbers.pop("sums").items()}
-            record["statistics"] = {name: float(x) for name, x in numbers.items()}
+            values["statistics"] = vars(self.statistics)
+        tensors, record = {}, {}
+        for path, value in _leaves(values):
+            if not isinstance(value, Tensor):
+                record[path] = value
+            # Word counts are stored word by word, and the order in memory affects the last bit of
+            # sums.
+            else:
+                tensors[path] = value.mT if path.endswith(_WORD_COUNTS) else value
         return tensors, record
 
     def load(self, tensors: Tensors, record: dict[str, Any], device: torch.device) -> None:
@@ -96,25 +95,28 @@ class FitState:
             record: The record.
             device: Device of the model.
         """
-        found: dict[str, Tensors] = {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            is_large = part in ("theta", "optimizer")
-            found.setdefault(part, {})[rest] = (
-                placed(tensor, device) if is_large else tensor.to(device)
-            )
-        numbers = record.pop("statistics", None)
-        for name in _VALUES:
-            setattr(self, name, record[name])
-        for name in _TENSORS:
-            setattr(self, name, found.get(name, {}))
-        if "theta" in found:
-            self.theta = found["theta"][""]
-        if "word_counts" in found:
-            self.word_counts = found["word_counts"][""].mT
-        if numbers is not None:
-            counts = found["statistics"][""].mT
-            self.statistics = Statistics(sums=found.get("sums", {}), word_counts=counts, **numbers)
+        found: dict[str, Any] = {name: {} for name in ("model", "best", "optimizer")}
+        for path, value in {**tensors, **record}.items():
+            *parents, name = path.split("/")
+            values = found
+            for parent in parents:
+                values = values.setdefault(parent, {})
+            if isinstance(value, Tensor):
+                value = placed(value, device)
+                value = value.mT if name == _WORD_COUNTS else value
+            values[name] = value
+        if found["statistics"] is not None:
+            found["statistics"] = Statistics(**{"sums": {}, **found["statistics"]})
+        vars(self).update(found)
+
+
+def _leaves(values: Mapping[str, Any], parents: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested dictionaries with their paths, such as ``model/prior.loc``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{parents}{name}/")
+        else:
+            yield parents + name, value
 
 
 def model_identity(model: TopicModel) -> dict[str, Any]:
@@ -199,7 +201,6 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
     Raises:
         FileError: The file is missing, damaged, or not of this kind.
-        ConfigError: The file belongs to another version.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -207,16 +208,8 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
             # The handle has keys(), but is not iterable.
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         record: dict[str, Any] = json.loads(metadata["record"])
-        version = record.get("format_version", FORMAT_VERSION)
-        if version != FORMAT_VERSION:
-            raise ConfigError(
-                f"{path} is a checkpoint of another version of torch_lntm (format {version!r:.20}; "
-                f"this version reads format {FORMAT_VERSION}); delete it to start the fit anew"
-            )
         if metadata["checksum"] != checksum_of(metadata["record"], tensors):
             raise ValueError("its checksum is wrong")
-    except ConfigError:
-        raise
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, AttributeError) as error:
         raise FileError(
             f"{path}: not a complete checkpoint ({error}); delete it to start the fit anew"
@@ -262,7 +255,12 @@ def read_checkpoint(path: Path, identity: dict[str, Any]) -> tuple[Tensors, dict
         ConfigError: The file belongs to another fit or another version.
     """
     tensors, record = _read(path)
-    saved = record.get("identity", {})
+    version, saved = record.get("format_version"), record.get("identity", {})
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path} is a checkpoint of another version of torch_lntm (format {version!r:.20}; "
+            f"this version reads format {FORMAT_VERSION}); delete it to start the fit anew"
+        )
     different = [name for name in identity if saved.get(name) != identity[name]]
     if different:
         raise ConfigError(

@@ -21,9 +21,6 @@ from torch_lntm.inference.interruption import Terminated, handled_signals
 
 T = TypeVar("T")
 
-#: Largest number of values that are collected from the processes at once, to bound memory.
-COLLECTED_NUMBERS = 2**20
-
 
 class Processes:
     """The processes of a shared fit, each of which solves its part of every batch.
@@ -45,6 +42,8 @@ class Processes:
     Attributes:
         rank: Rank of this process, from 0.
         size: Number of processes.
+        alone: Whether this is the only process of the fit.
+        first: Whether this process prints, warns and writes files.
 
     Raises:
         ConfigError: This process is not in the group.
@@ -59,7 +58,8 @@ class Processes:
         *,
         alone: bool = False,
     ) -> None:
-        self.rank, self.size, self._group = 0, 1, group
+        self.rank, self.size, self.alone, self.first = 0, 1, True, True
+        self._group = group
         self._working = self._interrupted = False
         #: Exception of a signal that has arrived and has not taken effect yet.
         self._pending: type[KeyboardInterrupt] | None = None
@@ -76,40 +76,24 @@ class Processes:
             raise ConfigError(
                 "this process is not in the group of the fit; fit in the group's processes only"
             )
+        self.alone, self.first = self.size == 1, self.rank == 0
         config = str(dist.get_backend_config(group))
         self._devices = [pair.partition(":")[0] for pair in config.split(",")]
         # Device of small messages between the processes.
         self._small = torch.device("cpu" if "cpu" in self._devices else self._devices[0])
-
-    @property
-    def alone(self) -> bool:
-        """Whether this is the only process of the fit."""
-        return self.size == 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this process prints, warns and writes files."""
-        return self.rank == 0
 
     def __repr__(self) -> str:
         return f"Processes(rank {self.rank} of {self.size})"
 
     # -- sums ------------------------------------------------------------------------------------
 
-    def add_up(
-        self,
-        make: Callable[[], Statistics | None],
-        dtype: torch.dtype,
-        occurs: Tensor | None = None,
-    ) -> Statistics:
+    def add_up(self, make: Callable[[], Statistics | None], dtype: torch.dtype) -> Statistics:
         """Sum the statistics over all processes.
 
         Args:
             make: Function that computes the statistics of this process's documents. It returns
                 ``None`` without documents.
             dtype: Floating-point type for the sum of the word counts.
-            occurs: ``(num_words,)`` bool: the word occurs in this process's documents. Words that
-                occur in no process are not sent, because their counts are 0. Defaults to all words.
 
         Returns:
             The statistics of the documents of all processes.
@@ -123,8 +107,6 @@ class Processes:
             statistics = make()
             assert statistics is not None
             return statistics
-        # The reduction runs while this process visits its documents.
-        marks = None if occurs is None else self._reduce(occurs.to(torch.uint8), dist.ReduceOp.MAX)
         part, error = self._try(make)
         if self._sizes is None:
             sizes = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
@@ -138,19 +120,11 @@ class Processes:
             counts = torch.zeros(height, width, dtype=dtype, device=self._device)
             part = Statistics(0.0, 0.0, sums, counts.mT, 0.0, 0)
         # The counts are stored word by word.
-        rows = part.word_counts.mT.to(dtype)
-        if marks is None:
-            reduced = self._reduce(rows.contiguous())
-        else:
-            words = marks().nonzero().squeeze(1).to(rows.device)
-            reduced = self._reduce(rows.index_select(0, words))
+        rows = self._all_reduce(part.word_counts.mT.to(dtype).contiguous())
         scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
         message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
         sums = self.total({"": message, **{name: part.sums[name] for name in shapes}})
         *flags, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
-        rows = (
-            reduced() if marks is None else torch.zeros_like(rows).index_copy_(0, words, reduced())
-        )
         self._raise_any(flags, error)
         return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
 
@@ -170,22 +144,12 @@ class Processes:
 
     def _all_reduce(self, tensor: Tensor, op: Any = None) -> Tensor:
         """Sum over the processes, or a different reduction. ``tensor`` may be overwritten."""
-        return self._reduce(tensor, op)()
-
-    def _reduce(self, tensor: Tensor, op: Any = None) -> Callable[[], Tensor]:
-        """Begin a reduction. The returned function waits for the result."""
         device = tensor.device
         if device.type not in self._devices:
             tensor = tensor.to(self._small)
         with self._all_there():
-            work = dist.all_reduce(tensor, op or dist.ReduceOp.SUM, self._group, async_op=True)
-
-        def finish() -> Tensor:
-            with self._all_there():
-                work.wait()
-            return tensor.to(device)
-
-        return finish
+            dist.all_reduce(tensor, op or dist.ReduceOp.SUM, self._group)
+        return tensor.to(device)
 
     @contextmanager
     def _all_there(self) -> Iterator[None]:
@@ -311,19 +275,11 @@ class Processes:
             ``(height, ...)`` table on the CPU of the first process, with zeros in missing rows.
             ``(0, ...)`` elsewhere.
         """
-        tail = rows.shape[1:]
-        table = rows.new_zeros((height if self.first else 0, *tail))
-        step = max(1, COLLECTED_NUMBERS // max(1, tail.numel()))
         sent = torch.uint8 if rows.dtype == torch.bool else rows.dtype
-        for start in range(0, height, step):
-            stop = min(start + step, height)
-            begin, end = np.searchsorted(positions, [start, stop])
-            part = torch.zeros((stop - start, *tail), dtype=sent)
-            part[torch.from_numpy(positions[begin:end] - start)] = rows[begin:end].to(sent)
-            part = self._all_reduce(part)
-            if self.first:
-                table[start:stop] = part.to(rows.dtype)
-        return table
+        table = torch.zeros((height, *rows.shape[1:]), dtype=sent)
+        table[torch.from_numpy(positions)] = rows.to(sent)
+        table = self._all_reduce(table).to(rows.dtype)
+        return table if self.first else table[:0].clone()
 
     # -- signals ---------------------------------------------------------------------------------
 
@@ -338,9 +294,6 @@ class Processes:
         Args:
             device: Device of the sums.
         """
-        if self._working:
-            yield
-            return
         self._sizes, self._device = None, device
         self._working, self._pending, self._interrupted = True, None, False
         try:
@@ -398,21 +351,15 @@ def _warn_without_group() -> None:
 
 def _error_record(error: BaseException) -> tuple[str, str, tuple[int, ...]]:
     """Class, message and documents of an error. Not every error can be sent itself."""
-    return type(error).__name__, str(error), tuple(getattr(error, "documents", ()))
+    return type(error).__name__, str(error), getattr(error, "documents", ())
 
 
 def _rebuilt_error(name: str, message: str, documents: tuple[int, ...]) -> Exception:
-    """Copy of another process's error, or a ProcessError if its class is unknown here."""
-    kind = getattr(errors, name, None) or getattr(builtins, name, None)
-    other = ProcessError(f"{name} in another process: {message}")
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return other
+    """Copy of another process's error, or a ProcessError if it is not made of its message."""
+    kind: Any = getattr(errors, name, None) or getattr(builtins, name, None)
     try:
-        # A class of two built-in errors, such as FileError, is laid out as an OSError.
-        error = (OSError if issubclass(kind, OSError) else kind).__new__(kind)
+        error: Exception = kind(message)
     except TypeError:
-        return other
-    error.args = (message,)
-    if documents or hasattr(kind, "documents"):
-        vars(error)["documents"] = documents
-    return error if message in str(error) else other
+        return ProcessError(f"{name} in another process: {message}")
+    vars(error).update({"documents": documents} if documents else {})
+    return error

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -238,10 +239,6 @@ class DocumentShard:
         """This process's documents in their order, in batches of at most ``max_docs``."""
         return self.cached(max_docs, lambda: self._batches.of(_split(self.order, max_docs)))
 
-    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
-        """This process's documents in the given order of all documents."""
-        return self._batches.of(_split(self._own(order), max_docs))
-
     def global_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """The documents at some positions, in every process."""
         return self._batches.of(_split(order, max_docs))
@@ -350,10 +347,6 @@ class PartShard(DocumentShard):
         batches = self.mini_batches(seed, 0, number)
         return self.cached("steps", lambda: (batch for batch, _ in batches))
 
-    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
-        """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
-        return super().own_batches(self.order, max_docs)
-
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
         """See :meth:`DocumentShard.sample`. A share of every shard, gathered in all processes."""
         before = np.concatenate([[0], np.cumsum(self.part.whole.shard_docs)])
@@ -365,18 +358,10 @@ class PartShard(DocumentShard):
             )
             for shard, rows in _nonempty(self.corpus)
         ]
-        own, arrays = np.concatenate(chosen), None
-        if len(own):
-            some = self.corpus[own]
-            sizes = np.diff(some.row_offsets)
-            arrays = [np.array(x) for x in (sizes, some.word_index, some.counts)]
-        found = filter(None, self.processes.gather(arrays))
-        sizes, words, counts = (np.concatenate(x) for x in zip(*found, strict=True))
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        corpus = Corpus(
-            row_offsets=offsets, word_index=words, counts=counts, num_words=self.corpus.num_words
-        )
-        return DocumentShard(model, corpus, Processes(alone=True))
+        own = np.concatenate(chosen)
+        found = self.processes.gather(self.corpus[own].to_scipy() if len(own) else None)
+        counts = sp.vstack([matrix for matrix in found if matrix is not None])
+        return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
 
     @property
     def num_result_docs(self) -> int:

@@ -35,19 +35,15 @@ def last_draws(
     return latents
 
 
-def mean_draws(draws: Tensor, before: Tensor | None, counted: Tensor) -> Tensor:
-    """Means ``(num_docs, dim)`` of a site's draws over some chains.
+def mean_draws(draws: Tensor, counted: Tensor) -> Tensor:
+    """Means ``(num_docs, dim)`` of a site's draws over some chains, or over all if none counts.
 
     Args:
         draws: ``(num_chains, num_docs, dim)`` draws.
-        before: Means for documents without such chains. By default these documents have the
-            averages of all their chains.
         counted: ``(num_chains, num_docs)`` bool: the chain counts.
     """
-    counted = counted | ~counted.any(0) if before is None else counted
-    weights = counted.to(draws) / counted.sum(0).clamp_min(1)
-    means = torch.einsum("cd,cdk->dk", weights, draws)
-    return means if before is None else torch.where(counted.any(0)[:, None], means, before)
+    counted = counted | ~counted.any(0)
+    return torch.einsum("cd,cdk->dk", counted.to(draws) / counted.sum(0), draws)
 
 
 class EpochStats:

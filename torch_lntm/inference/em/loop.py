@@ -7,6 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,16 @@ import torch
 from torch import Tensor
 
 from torch_lntm.budget import release_memory
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
-    FileError,
     NumericalError,
     SavingWarning,
     warn,
 )
 from torch_lntm.inference.em.checkpoint import (
     FitState,
-    Tensors,
     folder_of,
     read_checkpoint,
     read_rows,
@@ -103,33 +102,10 @@ class ResumableFit(ABC, Generic[R]):
         """Reason for the end of the fit after its last step."""
         return "max_iterations"
 
-    def after_resume(self) -> None:
-        """Called after the state and the parameters have been read from a checkpoint."""
-
     @property
     def shows_progress(self) -> bool:
         """Whether this process shows progress bars."""
         return self.settings.progress and self.processes.first
-
-    # -- sums and means ----------------------------------------------------------------------------
-
-    def occurring(self, batch: DocumentBatch | None) -> Tensor | None:
-        """Words of this process's documents in a mini-batch: only their counts are sent.
-
-        Args:
-            batch: The documents, or ``None``.
-
-        Returns:
-            ``(num_columns,)`` bool. ``None`` in a fit by one process.
-        """
-        if self.processes.alone:
-            return None
-        topics = self.model.topics
-        num_columns = topics.num_levels * self.model.num_words
-        occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
-        if batch is not None:
-            occurs[topics.assign_levels(batch).word_index] = True
-        return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result, from the prior where there is no posterior.
@@ -167,34 +143,28 @@ class ResumableFit(ABC, Generic[R]):
         # kept before, so that no tensor exists three times.
         self._kept = kept = replace(
             state,
-            model=clones_of(self.model.state_dict()),
-            documents=state.documents.of(dict(state.documents.tensors)),
+            model=deepcopy(self.model.state_dict()),
+            documents=copy(state.documents),
             history=list(state.history),
             # The topics' optimiser has references to its tensors.
-            optimizer=clones_of(state.optimizer),
+            optimizer=deepcopy(state.optimizer),
         )
-        tables = state.documents.tensors
-        for name in tables.keys() - self.not_copied:
-            tables[name] = tables[name].clone()
+        state.documents.tensors = {
+            name: table if name in self.not_copied else table.clone()
+            for name, table in kept.documents.tensors.items()
+        }
         state.word_counts, state.theta = (
             None if x is None else x.clone() for x in (kept.word_counts, kept.theta)
         )
         if kept.statistics is not None and kept.phase in self.averaging:
             counts = kept.statistics.word_counts.clone()
             state.statistics = replace(kept.statistics, word_counts=counts)
-        self.release_memory()
-
-    def release_memory(self) -> None:
-        """Return the memory of freed tensors to the system."""
         release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
 
     def restore(self) -> None:
         """Restore the state of the last :meth:`keep`."""
         self.state = self._kept
         self.model.load_state_dict(self.state.model)
-
-    def end_early(self) -> None:
-        """Called before the result of a fit that Ctrl-C or its callback has ended."""
 
     def run(
         self, checkpoint: Path | None, checkpoint_seconds: float, callback: Callback | None = None
@@ -244,7 +214,6 @@ class ResumableFit(ABC, Generic[R]):
                     saved = time.monotonic()
                 if stopped:
                     self.restore()
-                    self.end_early()
                     reason: StopReason = "stopped_by_callback"
                     break
             else:
@@ -252,7 +221,6 @@ class ResumableFit(ABC, Generic[R]):
         except KeyboardInterrupt as interrupt:
             self.restore()
             self._save()
-            self.end_early()
             if not stops_on_interrupt():
                 raise
             reason = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
@@ -301,15 +269,8 @@ class ResumableFit(ABC, Generic[R]):
         together, documents = self.processes.together, self.state.documents
         tensors, record = together(lambda: read_checkpoint(path, self._identity))
         together(lambda: read_rows(path, record["rows"], documents))  # before the model changes
-        try:
-            self.state.load(tensors, record["state"], self.model.device)
-            self.model.load_state_dict(self.state.model)
-            self.after_resume()
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise FileError(
-                f"{path}: the contents of this checkpoint do not belong together ({error}); "
-                "delete it to start the fit anew"
-            ) from error
+        self.state.load(tensors, record["state"], self.model.device)
+        self.model.load_state_dict(self.state.model)
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""
@@ -335,11 +296,6 @@ class ResumableFit(ABC, Generic[R]):
                     "fit goes on. Free space there, so that a killed fit can be continued",
                     SavingWarning,
                 )
-
-
-def clones_of(tensors: Tensors) -> Tensors:
-    """Copies of tensors by name."""
-    return {name: value.clone() for name, value in tensors.items()}
 
 
 class Engine(ABC, Generic[R]):

@@ -94,10 +94,6 @@ class _Merger:
     def merge(self) -> None:
         """Merge the pair with the least loss."""
         first, second = sorted(map(int, np.unravel_index(self._loss.argmin(), self._loss.shape)))
-        if not np.isfinite(self._loss[first, second]):
-            # No topic has a neighbour left, so the two topics with the fewest tokens merge.
-            alive = np.unique(self.label)
-            first, second = sorted(map(int, alive[self._tokens[alive].argsort(kind="stable")[:2]]))
         self.label[self.label == second] = first
         for table in (self._words, self._tokens, self._documents):
             table[first] += table[second]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
-    Progress,
     initial_latents,
     warn_of_low_acceptance,
     warn_of_stuck,
@@ -36,15 +36,15 @@ from torch_lntm.inference.em.epochs import (
     mean_draws,
     to_floats,
 )
-from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
+from torch_lntm.inference.em.loop import Engine, ResumableFit
 from torch_lntm.inference.em.result import MonteCarloResult, StopReason
 from torch_lntm.inference.em.schedule import (
     PhaseSchedule,
-    StepSizes,
     default_batch_docs,
     documents_per_block,
+    running_weight,
 )
-from torch_lntm.inference.em.start import Start, StartName, check_start
+from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
@@ -52,9 +52,6 @@ from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
 
-#: Exponent with which the memory of the running statistics grows. It is short at first, because
-#: early chains and topics still depend on where they started.
-MEMORY_EXPONENT = 0.3
 #: Smallest number of tokens per vocabulary word for a long search. On a smaller corpus it would
 #: overfit, so that predictions of new documents get worse.
 WORD_TOKENS = 20
@@ -106,8 +103,9 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         num_transitions: Number of transitions each chain makes when its document is visited.
         num_steps: Number of leapfrog steps of a transition. The default is 8, or 16 for Dirichlet
             priors, whose chains mix more slowly.
-        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. A mass matrix from a
-            posterior has to be solved at every visit, which costs several times the time it saves.
+        mass_matrix: ``"prior"`` or ``"identity"``, as for
+            :class:`~torch_lntm.inference.DocumentHMC`. A mass matrix from a posterior would have to
+            be solved at every visit, which costs several times the time it saves.
         target_accept: Mean acceptance probability that the adaptation aims at.
         max_epochs: Maximum number of epochs, each of which visits every document once. As few as
             four take less time than variational EM and predict about as well, or far better if the
@@ -139,7 +137,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         progress: Whether to show a progress bar on standard error.
 
     Raises:
-        IncompatibleGuideError: The model's prior has no latent space.
+        IncompatibleGuideError: No guide suits the latent space of the model's prior.
         ConfigError: A setting is invalid.
 
     Example:
@@ -171,6 +169,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         seed: int = 0,
         progress: bool = True,
     ) -> None:
+        if mass_matrix not in ("prior", "identity"):
+            raise ConfigError(f"mass_matrix {mass_matrix!r}; expected one of prior, identity")
         kernel = DocumentHMC(
             model,
             num_chains=num_chains,
@@ -217,6 +217,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     """
 
     averaging = ("warm-up", "sampling", "averaging")
+    not_copied = frozenset({"means"})
 
     def __init__(
         self, engine: MonteCarloEM, corpus: Corpus, processes: Processes | None = None
@@ -230,7 +231,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.num_batches = math.ceil(num_docs / batch_size)
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
-        self.shard = shard_of(model, corpus, self.processes)
+        order = None if corpus.part else random_order(corpus, settings.seed)
+        self.shard = shard_of(model, corpus, self.processes, order)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -238,9 +240,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
         self.state = FitState(self.shard.table, phase="warm-up")
-        # Only solved mass matrices change the means.
-        if settings.chains.mass_matrix not in guides_suited(model).metrics:
-            self.not_copied = frozenset({"means"})
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
             self.ascent = TopicAscent(model.topics, settings.learning_rate)
@@ -250,8 +249,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def steps(self) -> Generator[dict[str, Any]]:
         """See :meth:`ResumableFit.steps`. A step is an epoch."""
         settings, state, num_docs = self.settings, self.state, self.shard.num_docs
-        if not state.step:
+        if not state.step and settings.start != "model":
             self._start()
+        if self.ascent is not None:
+            self.ascent.resume(state.optimizer)
         with tqdm(
             total=self._last_epoch * num_docs,
             initial=state.step * num_docs,
@@ -281,15 +282,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return self.phases.stop_reason(self.state.phase, self.state.history)
 
     def _start(self) -> None:
-        """Set topics, prior and means by the start, or only the means if it is "model"."""
-        settings, model, state = self.settings, self.model, self.state
-        if settings.start == "model":
-            for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
-                centre = model.prior.space(batch).centre
-                self.state.documents.write("means", batch, centre.expand(batch.num_docs, -1))
-            return
+        """Set topics, prior and means by the start."""
+        settings, model = self.settings, self.model
         start = Start(model, self.shard, name=settings.start, seed=settings.seed)
-        started = FitState(state.documents)
+        started = FitState(self.state.documents)
         for _ in start.run(started, self.shows_progress):
             self.keep()
         self.shard.clear_cache()
@@ -308,9 +304,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 unconverged += int(new.num_unconverged)
                 self._maximise(new)
                 del new  # the next E-step needs the memory
-        for name in self.not_copied:
-            # The chains have left the means of the start, which nothing reads again.
-            state.documents.tensors.pop(name, None)
+        # The chains have left the means of the start, which nothing reads again.
+        state.documents.tensors.pop("means", None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
@@ -336,25 +331,18 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
-        processes, visits = self.processes, self._visits(bar)
-        if self.state.step == 0:
-            moves = (self._visit(*visit, stats) for visit in visits)
+        processes, seed, epoch = self.processes, self.settings.seed, self.state.step
+        visits = self.shard.mini_batches(seed, epoch, self.num_batches)
+        if epoch == 0:
+            moves = (self._visit(*visit, stats, bar) for visit in visits)
             yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
             return
         for batch, num_docs in visits:
-            make = partial(self._visit, batch, num_docs, stats)
-            yield processes.add_up(make, self.model.dtype, self.occurring(batch))
-
-    def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, int]]:
-        """Mini-batches of an epoch; see :meth:`DocumentShard.mini_batches`."""
-        seed, epoch = self.settings.seed, self.state.step
-        for batch, num_docs in self.shard.mini_batches(seed, epoch, self.num_batches):
-            yield batch, num_docs
-            if batch is not None:
-                bar.update(batch.num_docs)
+            make = partial(self._visit, batch, num_docs, stats, bar)
+            yield processes.add_up(make, self.model.dtype)
 
     def _visit(
-        self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
+        self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm
     ) -> Statistics | None:
         """E-step of a mini-batch: move the chains of this process's documents.
 
@@ -362,12 +350,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             batch: This process's documents, or ``None``.
             num_docs: Number of documents of the mini-batch in all processes.
             stats: Statistics of the epoch's transitions. New transitions are added.
+            bar: Progress bar over documents.
 
         Returns:
             The statistics at the last draws. ``None`` without documents.
         """
         self.processes.poll()
-        self.release_memory()
+        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)
@@ -378,31 +367,27 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             chains.move(remaining)
             moved = moved | stats.add(chains, batch.num_docs / num_docs)
         stats.add_draws(chains)
-        if chains.means is not None:
-            documents.write("means", batch, chains.means)
-        adaptation = chains.progress.adaptation._asdict()
+        adaptation = chains.progress._asdict()
         del adaptation["num_updates"]
         tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
         for prefix, values in tables.items():
             for name, value in values.items():
                 documents.write(prefix + name, batch, value.transpose(0, 1))
+        bar.update(batch.num_docs)
         return chain_statistics(self.model, chains, None if self._include_unmoved else moved)
 
     def _chains(self, batch: DocumentBatch) -> Chains:
         """Chains of a batch in their state after the last visit, or at their start."""
         settings, chains, initial, progress = self.settings, self.settings.chains, None, None
-        documents = self.state.documents
-        means = documents.read("means", batch) if "means" in documents else None
         if self.state.step:
             initial = self._read(CHAIN, batch)
             num_past = self.state.step * settings.num_transitions
-            adaptation = DualAveraging(**self._read(ADAPTATION, batch), num_updates=num_past)
-            progress = Progress(num_past, adaptation)
-        elif means is not None and settings.start != "model":
+            progress = DualAveraging(**self._read(ADAPTATION, batch), num_updates=num_past)
+        elif settings.start != "model":
+            means = self.state.documents.read("means", batch)
             initial = initial_latents(self.model, batch, means, chains.num_chains, chains.seed)
         warmup_steps = settings.warmup_epochs * settings.num_transitions
-        earlier = initial, progress, means
-        return Chains(self.model, chains, batch, chains.seed, warmup_steps, *earlier)
+        return Chains(self.model, chains, batch, chains.seed, warmup_steps, initial, progress)
 
     def _read(self, prefix: str, batch: DocumentBatch) -> dict[str, Any]:
         """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
@@ -458,15 +443,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         epochs = self.phases.averaging_start(self.state.phase, self.state.history)
         averaging_start = math.inf if epochs is None else epochs * self.num_docs
         size = self.num_docs / self.num_batches
-        step_sizes = StepSizes(self.block_docs, MEMORY_EXPONENT, averaging_start)
-        return step_sizes.weight((self.state.updates - 1) * size, size)
+        seen = (self.state.updates - 1) * size
+        return running_weight(seen, size, self.block_docs, averaging_start)
 
-    # -- keeping state ---------------------------------------------------------------------------
-
-    def after_resume(self) -> None:
-        """Load the state of the topics' optimiser."""
-        if self.ascent is not None:
-            self.ascent.resume(self.state.optimizer)
+    # -- results ---------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
         """See :meth:`ResumableFit.identity`."""
@@ -498,7 +478,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         counted = ~empty.expand_as(moved) if few else moved
         means = tables.get("means")
         if latents:
-            means = mean_draws(latents[prior.latent], means, counted)
+            means = mean_draws(latents[prior.latent], counted)
             self._warn(counted, ~empty)
         return MonteCarloResult(
             history=state.history,

@@ -64,9 +64,7 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     squares, lengths = totals.pop("word_squares"), float(totals.pop("square_lengths"))
     counts = {name: x.round().astype(np.int64) for name, x in totals.items()}
     facts = Facts(part.num_docs, word_squares=squares, square_lengths=lengths, **counts)
-    joined = replace(corpus, part=replace(part, facts=facts))
-    joined.__dict__["lengths"] = corpus.lengths
-    return joined
+    return replace(corpus, part=replace(part, facts=facts))
 
 
 def _check_places(places: list[Any]) -> None:

@@ -79,7 +79,7 @@ class FitResult(Fitted):
         seconds: Time of the fit, including earlier runs continued from a checkpoint.
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM, from
             which :class:`~torch_lntm.inference.StepwiseEM` continues. ``None`` if the fit ended
-            before its first E-step.
+            before its first E-step, or between restarts.
         corpus: The documents of the fit, or ``None``.
 
     Example:
@@ -218,9 +218,8 @@ class MonteCarloResult(FitResult):
       ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens. See
       ``min_gain`` of :class:`MonteCarloEM`.
     * ``means``: averages of the documents' last draws over the moving chains, or over all chains
-      of a document if none moved. If a solver finds the mass matrices (``"laplace"`` and
-      ``"taylor"``), documents without a moving chain have the solver's means. Before the first
-      epoch all documents have the means of the start.
+      of a document if none moved. Before the first epoch all documents have the means of the
+      start.
     * ``num_unconverged``: number of documents with a stuck chain.
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
       ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. The perplexity at draws

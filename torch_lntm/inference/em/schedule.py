@@ -18,8 +18,11 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
-#: Blocks of :class:`StepSizes`: their number in a corpus, bounds on the documents of a block, and
-#: its smallest number of tokens, for which a block of short documents may exceed the bounds.
+#: Exponent with which the memory of the running statistics grows. It is short at first, because
+#: early chains and topics still depend on where they started.
+MEMORY_EXPONENT = 0.3
+#: Blocks of :func:`running_weight`: their number in a corpus, bounds on the documents of a block,
+#: and its smallest number of tokens, for which a block of short documents may exceed the bounds.
 NUM_BLOCKS, BLOCK_DOCS, BLOCK_TOKENS = 100, (40, 400), 1200
 #: Number of blocks in a mini-batch of Monte-Carlo EM, and smallest number of mini-batches of an
 #: epoch.
@@ -34,40 +37,29 @@ MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 GAIN_WINDOW, AVERAGED_SHARE = 5, 0.25
 
 
-@dataclass(frozen=True)
-class StepSizes:
-    """Weights of mini-batches in a running average (*Cappé & Moulines 2009*).
+def running_weight(seen: float, size: float, block_docs: float, averaging_start: float) -> float:
+    """Weight of a mini-batch in a running average (*Cappé & Moulines 2009*).
 
-    After n blocks of documents, the average remembers m = n^exponent blocks, which means that dn
-    new blocks replace the share dn/m of it. After ``averaging_start`` documents it becomes a plain
-    average, whose m grows by one with each block.
+    After n blocks of documents, the average remembers m = n^0.3 blocks, which means that dn new
+    blocks replace the share dn/m of it. After ``averaging_start`` documents it becomes a plain
+    average, whose m grows by one with each block. The weight is 1 − exp(−∫ dn/m).
 
-    Attributes:
+    Args:
+        seen: Number of documents before the mini-batch.
+        size: Number of documents in the mini-batch.
         block_docs: Number of documents in a block.
-        exponent: Growth of the memory, in [0, 1).
         averaging_start: Number of documents before the plain average begins.
     """
 
-    block_docs: float
-    exponent: float
-    averaging_start: float = math.inf
-
-    def weight(self, seen: float, size: float) -> float:
-        """Weight of a mini-batch: 1 − exp(−∫ dn/m) over its documents.
-
-        Args:
-            seen: Number of documents before the mini-batch.
-            size: Number of documents in the mini-batch.
-        """
-        return -math.expm1(self._age(seen) - self._age(seen + size))
-
-    def _age(self, docs: float) -> float:
+    def age(docs: float) -> float:
         """Integral ∫ dn/m over the first ``docs`` documents."""
-        blocks, start = docs / self.block_docs, self.averaging_start / self.block_docs
-        age = min(blocks, start) ** (1.0 - self.exponent) / (1.0 - self.exponent)
+        blocks, start = docs / block_docs, averaging_start / block_docs
+        age = min(blocks, start) ** (1.0 - MEMORY_EXPONENT) / (1.0 - MEMORY_EXPONENT)
         if blocks > start:
-            age += math.log1p((blocks - start) / start**self.exponent)
+            age += math.log1p((blocks - start) / start**MEMORY_EXPONENT)
         return age
+
+    return -math.expm1(age(seen) - age(seen + size))
 
 
 @dataclass(frozen=True)
@@ -148,7 +140,7 @@ def num_epochs(updates: int, num_batches: int, bounds: tuple[int, int]) -> int:
 
 
 def documents_per_block(num_docs: int, mean_length: float) -> float:
-    """Number of documents in a block of :class:`StepSizes`, for Monte-Carlo EM.
+    """Number of documents in a block of :func:`running_weight`, for Monte-Carlo EM.
 
     Args:
         num_docs: Number of documents of the corpus.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -60,8 +59,6 @@ MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
 #: Smallest mean number of tokens of a document for mergers, because shorter documents cannot tell
 #: twice as many topics apart.
 MERGER_TOKENS = 40
-#: Number of steps after which the processes tell each other of errors and Ctrl-C.
-STEPS_TOGETHER = 64
 
 
 def check_start(name: str) -> None:
@@ -342,8 +339,7 @@ class Start:
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
         model, processes = self.model, self.processes
-        objective = self._visit(state, bar)
-        assert state.word_counts is not None
+        objective = processes.together(lambda: self._visit(state, bar))
         # Machines may round differently, so everyone continues with the counts of the first
         # process.
         processes.share({"word_counts": state.word_counts})
@@ -360,43 +356,32 @@ class Start:
 
     def _visit(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
-        processes, num_tokens = self.processes, self.num_tokens
-        assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
-        theta, steps = self._table(state), self._steps()
+        theta = self._table(state)
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
-
-        def advance() -> bool:
-            """Make the next steps, and return whether steps may remain."""
-            nonlocal objective
-            before = state.updates
-            for words, batch in islice(steps, STEPS_TOGETHER):
-                processes.poll()
-                counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
-                assert counts.word_counts is not None
-                objective += as_float_if_ready(counts.log_likelihood.sum())
-                state.updates += 1
-                weight = float(state.updates) ** -START_EXPONENT
-                totals = counts.topic_counts.sum(0, dtype=torch.float64)
-                scale = num_tokens / batch.num_tokens
-                running.blend_(words, counts.word_counts, totals, weight, scale)
-                bar.update(batch.num_docs)
-            return state.updates == before + STEPS_TOGETHER
-
-        while processes.together(advance):
-            pass
+        for words, batch in self._steps():
+            self.processes.poll()
+            counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
+            assert counts.word_counts is not None
+            objective += as_float_if_ready(counts.log_likelihood.sum())
+            state.updates += 1
+            weight = float(state.updates) ** -START_EXPONENT
+            totals = counts.topic_counts.sum(0, dtype=torch.float64)
+            scale = self.num_tokens / batch.num_tokens
+            running.blend_(words, counts.word_counts, totals, weight, scale)
+            bar.update(batch.num_docs)
         running.apply_scale()
         return float(objective)
 
     def _table(self, state: FitState) -> DocumentTable:
         """Table ``theta`` of all documents of the sample."""
-        assert state.theta is not None
         corpus = self.corpus
         table = DocumentTable(np.arange(len(corpus)), corpus.row_offsets, self.model.device)
-        return table.of({"theta": state.theta})
+        table.tensors["theta"] = state.theta
+        return table
 
     def _release_memory(self) -> None:
         """Return the memory of freed tables to the system."""
@@ -404,8 +389,6 @@ class Start:
 
     def _merge(self, state: FitState) -> None:
         """Merge similar topics, until the model's number is left."""
-        assert state.word_counts is not None
-        assert state.theta is not None
         some = np.sort(self.order[:MERGE_DOCS])
         tokens = state.theta[some].cpu().numpy() * self.corpus.lengths[some, None]
         num_topics = self.model.num_topics
@@ -423,8 +406,6 @@ class Start:
 
     def _split(self, state: FitState) -> None:
         """Split the words of every topic in two. Every document has both halves alike."""
-        assert state.word_counts is not None
-        assert state.theta is not None
         self._release_memory()
         state.word_counts = self._split_counts(state.word_counts, state.theta)
         self._release_memory()
@@ -454,7 +435,7 @@ class Start:
 
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}
-            for batch in self.shard.own_batches(self.order, self.step_docs):
+            for batch in self.shard.local_batches(self.step_docs):
                 proportions = proportions_of(batch)
                 latents = prior.start_latents(proportions)
                 documents.write("means", batch, latents)
@@ -477,7 +458,6 @@ class Start:
         """
         if self.sample is self.shard:
             return partial(self._table(state).read, "theta")
-        assert state.word_counts is not None
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,15 +45,6 @@ class DocumentTable:
             self._first, self._row_of = 0, np.full(last + 1, -1, dtype=np.int64)
             self._row_of[index] = np.arange(len(index))
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
-
-    def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
-        """Other tensors with rows for the same documents."""
-        table = copy(self)
-        table.tensors = tensors
-        return table
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
 
     def read(self, name: str, batch: DocumentBatch) -> Tensor:
         """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""

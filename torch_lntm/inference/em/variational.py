@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch_lntm.inference.em.documents import (
     shard_of,
     visiting_ranks,
 )
-from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
+from torch_lntm.inference.em.loop import Engine, ResumableFit
 from torch_lntm.inference.em.result import StopReason, VariationalResult
 from torch_lntm.inference.em.schedule import (
     Annealing,
@@ -193,8 +194,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState(self.shard.table)
-        #: Statistics of the best restart. Checkpoints leave them out.
-        self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
@@ -287,7 +286,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
         make = partial(self._expected, parts, self.guide.step_options, bar)
-        new = self.processes.add_up(make, self.model.dtype, self.occurring(batch))
+        new = self.processes.add_up(make, self.model.dtype)
         # Each batch stands for the whole corpus. It is scaled by tokens, so that long and short
         # documents weigh the topics equally.
         scale = self.num_tokens / new.num_tokens
@@ -308,41 +307,41 @@ class VariationalRun(ResumableFit[VariationalResult]):
             state.statistics = statistics = self._e_step(bar, self.guide.em_options)
         score = self._objective(statistics)
         record = self._record(score)
-        scores = [*self._objectives("score"), score]
+        scores = [*(r["objective"] for r in state.history if r["phase"] == "score"), score]
         means = state.documents.tensors["means"]
         # The rows of the documents fit the topics of this restart only.
         for name in state.documents.tensors.keys() - {BEST_MEANS}:
             del state.documents.tensors[name]
         if scores.index(max(scores)) == state.restart:
-            self._best_statistics = statistics
-            state.best = clones_of(self.model.state_dict())
+            state.best = deepcopy(self.model.state_dict())
             state.documents.tensors = {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
         else:
             self._continue_best()
-            state.best, state.restart = {}, scores.index(max(scores))
+            state.restart = scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
 
     def _continue_best(self) -> None:
-        """Set the parameters and means of the best restart."""
+        """Set the parameters and means of the best restart, whose statistics are not kept."""
         state = self.state
         state.documents.tensors = {"means": state.documents.tensors[BEST_MEANS]}
-        state.statistics = self._best_statistics
         self.model.load_state_dict(state.best)
+        state.best, state.statistics = {}, None
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
         """Full EM at rising inverse temperatures."""
-        state, annealing = self.state, self.settings.annealing
+        state, topics, annealing = self.state, self.model.topics, self.settings.annealing
         steps = annealing.steps if annealing else []
         with self._bar("annealing", len(steps)) as bar:
             while state.step < len(steps):
                 names = ("inverse_temperature", "inverse_topic_temperature")
                 temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
-                    self._perturb_topics()
+                    key = (self.settings.seed, state.restart, state.step)
+                    topics.set_(annealing.perturbed(topics.mean_probs, key))
                 options = self.guide.em_options._replace(**temperatures)
                 state.statistics = self._e_step(bar, options)
                 state.statistics.maximise(self.model)
@@ -351,13 +350,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 yield self._record(self._objective(state.statistics), **temperatures)
         self._enter("em")
         state.statistics = None
-
-    def _perturb_topics(self) -> None:
-        """Multiply the topics by noise, drawn anew at every step of the annealing."""
-        state, topics = self.state, self.model.topics
-        assert self.settings.annealing is not None
-        key = (self.settings.seed, state.restart, state.step)
-        topics.set_(self.settings.annealing.perturbed(topics.mean_probs, key))
 
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM, which ends after an E-step so that posteriors match the parameters."""
@@ -369,15 +361,12 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
                 state.statistics = self._e_step(bar, self.guide.em_options)
-                objective, previous = self._objective(state.statistics), self._objectives("em")
+                objective, change = self._objective(state.statistics), ""
+                if state.step:
+                    change = f", change {objective - state.history[-1]['objective']:.1e}"
                 state.step += 1
-                change = f", change {objective - previous[-1]:.1e}" if previous else ""
                 bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
                 yield self._record(objective)
-
-    def _objectives(self, phase: str) -> list[float]:
-        """Past objectives of a phase, nats per token."""
-        return [r["objective"] for r in self.state.history if r["phase"] == phase]
 
     def converged(self) -> bool:
         """Whether the last EM iteration changed the objective by at most the tolerance.
@@ -385,8 +374,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         A small decrease counts too, because the objectives of Taylor, Laplace and expectation
         propagation are not bounds and an M-step near convergence can lower them a little.
         """
-        match self._objectives("em"):
-            case [*_, before, last]:
+        match self.state.history[-2:]:
+            case [{"phase": "em", "objective": before}, {"phase": "em", "objective": last}]:
                 return abs(last - before) <= self.settings.tolerance
         return False
 
@@ -416,7 +405,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         with topics.cached():
             for batch in batches:
                 self.processes.poll()
-                if warm_starts in documents:
+                if warm_starts in documents.tensors:
                     options = options._replace(start=documents.read(warm_starts, batch))
                 batch = topics.assign_levels(batch)
                 posterior, new = self.covariances.expect(batch, options, offset)
@@ -434,15 +423,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
 
     # -- results ---------------------------------------------------------------------------------
 
-    def end_early(self) -> None:
-        """See :meth:`ResumableFit.end_early`. The result is the best scored restart, if any."""
-        state = self.state
-        if state.best:
-            self._continue_best()
-            state.phase = "score"
-            scored = (r for r in state.history if r["phase"] == "score")
-            state.history.append(max(scored, key=lambda r: r["objective"]))
-
     def identity(self) -> dict[str, Any]:
         """See :meth:`ResumableFit.identity`."""
         settings = self.settings
@@ -456,8 +436,13 @@ class VariationalRun(ResumableFit[VariationalResult]):
         }
 
     def result(self, stop_reason: StopReason) -> VariationalResult:
-        """Result at the present state."""
+        """Result at the present state, or the best restart of a fit that has ended before EM."""
         state = self.state
+        if state.best:
+            self._continue_best()
+            state.phase = "score"
+            scored = (r for r in state.history if r["phase"] == "score")
+            state.history.append(max(scored, key=lambda r: r["objective"]))
         done = () if state.phase == "start" else ("means",)
         tables = self.shard.collect({name: state.documents.tensors[name] for name in done})
         self.model.prior.canonicalise_()

@@ -91,21 +91,15 @@ class Covariates:
                 f"{MAX_SIZE:g}; multiply the column by a constant"
             )
         means, scales = matrix.mean(0), matrix.std(0)
-        # Relative spread up to which a column counts as constant.
-        constant = np.flatnonzero(scales <= 1e-10 * sizes)
-        if len(constant):
-            raise ConfigError(
-                f"prevalence: the column {names[constant[0]]} is the same in all documents, like "
-                "the intercept; leave it out"
-            )
         # Relative spread that float32, the type of batches, still resolves to 0.1 %.
         blurred = np.flatnonzero(scales <= 1e-4 * sizes)
         if len(blurred):
             name = names[blurred[0]]
             raise ConfigError(
                 f"prevalence: the column {name} varies by {scales[blurred[0]]:.2g} around "
-                f"{means[blurred[0]]:.9g}, and single precision would round this variation; use "
-                f"center({name}) in the formula, or subtract the mean; write dates as in 2004-09-30"
+                f"{means[blurred[0]]:.9g}, and single precision would round this variation; leave "
+                f"a constant column out, or use center({name}) in the formula, or subtract the "
+                "mean; write dates as in 2004-09-30"
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 
@@ -121,8 +115,12 @@ class Covariates:
         """
         if not self.names:
             return corpus
-        has_columns = self.formula is not None and self.formula.reads_any(corpus.metadata)
-        if PREVALENCE in corpus.covariates and not has_columns:
+        formula = self.formula
+        if formula is not None and formula.reads_any(corpus.metadata):
+            return corpus.with_encoding(
+                PREVALENCE, self, lambda: formula.matrix(corpus.metadata)[:, 1:]
+            )
+        if PREVALENCE in corpus.covariates:
             width = _array(corpus).shape[1]
             if width != len(self.names):
                 raise CorpusError(
@@ -130,7 +128,7 @@ class Covariates:
                     f"{len(self.names)}: {', '.join(self.names)}"
                 )
             return corpus.without_encodings(PREVALENCE)
-        return corpus.with_encoding(PREVALENCE, self, lambda: self._derive(corpus))
+        return corpus.with_encoding(PREVALENCE, self, lambda: self._typical(corpus))
 
     def encode_levels(self, corpus: Corpus) -> Corpus:
         """The corpus with the positions ``"prevalence_levels"`` ``(num_docs, num_random_terms)``.
@@ -175,9 +173,8 @@ class Covariates:
                 )
         return positions
 
-    def _derive(self, corpus: Corpus) -> NDArray[np.float64]:
-        if self.formula is not None and self.formula.reads_any(corpus.metadata):
-            return self.formula.matrix(corpus.metadata)[:, 1:]
+    def _typical(self, corpus: Corpus) -> NDArray[np.float64]:
+        """The means of the columns, for documents without any of the columns."""
         warn(
             f"{corpus!r} has no column of the model's prevalence ({', '.join(self.names)}); its "
             "documents get the columns' means in the training documents",

@@ -13,13 +13,12 @@ from pyro.distributions import Laplace, Normal
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, NumericalError, require_whole
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.latents import FactorSpace
 from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models.priors.prior import (
-    DocumentPrior,
     PseudoDocuments,
     centred_logits,
     check_tensor,
@@ -30,7 +29,7 @@ from torch_lntm.posteriors import Moments
 Source = Literal["gaussian", "laplace"]
 
 
-class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
+class IndependentFactorPrior(PseudoDocuments):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
 
     The model is that of *Putthividhya et al. 2009, §2*. Its sources are standard normal, or Laplace
@@ -277,12 +276,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         )
         response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
         weights, info = torch.linalg.solve_ex(design, response, left=False)
-        is_weak = self.pseudo_documents * self.pseudo_variance < 1.0
-        if (is_weak or not info.is_cuda) and int(info) != 0:  # as in LogisticNormalPrior.m_step
-            raise NumericalError(
-                f"{num_docs:g} documents do not determine the prior's mixing matrix with "
-                f"pseudo_documents={self.pseudo_documents:g}; raise pseudo_documents"
-            )
+        self._check_solved(info, num_docs, "the prior's mixing matrix")
         # Residual sum of squares at the maximiser of A and loc, including their prior.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
         residual += self.pseudo_documents * self.pseudo_variance
@@ -408,10 +402,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""
-        return (
-            f"{self.num_topics} topics, {self.num_sources} {self.source} sources, "
-            f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
-        )
+        return f"{super().extra_repr()}, {self.num_sources} {self.source} sources"
 
 
 def _signs(columns: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import PseudoDocuments, check_tensor, inflation_factor
 
@@ -53,7 +53,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     Example:
         >>> lntm.models.LogisticNormalPrior(3)
-        LogisticNormalPrior(3 topics, anchored=False, pseudo_documents=8.0, pseudo_variance=1.0)
+        LogisticNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 
     #: What a covariance of this prior is, and the remedy, for an error.
@@ -159,15 +159,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             self.pseudo_documents + num_vectors
         )
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
-        # Under a prior of some weight, the factorisation fails only for sums that are extreme or
-        # not finite. The parameters then become NaN, which fits report, so that a GPU need not
-        # wait.
-        is_weak = self.pseudo_documents * self.pseudo_variance < 1.0
-        if (is_weak or not info.is_cuda) and int(info) != 0:
-            raise NumericalError(
-                f"{num_docs:g} documents do not determine the prior's covariance with "
-                f"pseudo_documents={self.pseudo_documents:g}; raise pseudo_documents"
-            )
+        self._check_solved(info, num_docs, "the prior's covariance")
         self._write_scale(tril.where(info == 0, torch.nan))
         self.loc.copy_(mean)
 
@@ -277,10 +269,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""
-        return (
-            f"{self.num_topics} topics, anchored={self.anchored}, "
-            f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
-        )
+        return super().extra_repr() + (", anchored" if self.anchored else "")
 
 
 class DiagonalNormalPrior(LogisticNormalPrior):
@@ -371,10 +360,3 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     def distribution(self, batch: DocumentBatch) -> TorchDistribution:
         """See :meth:`NormalPrior.distribution`."""
         return Normal(self.location(batch), self.std).to_event(1)
-
-    def extra_repr(self) -> str:
-        """Sizes and prior, for ``repr``."""
-        return (
-            f"{self.num_topics} topics, pseudo_documents={self.pseudo_documents}, "
-            f"pseudo_variance={self.pseudo_variance}"
-        )

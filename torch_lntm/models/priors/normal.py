@@ -8,7 +8,7 @@ from pyro.distributions import MultivariateNormal, TorchDistribution
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, undefined
 from torch_lntm.latents import NormalSpace
 from torch_lntm.latents.contrasts import ContrastSpace
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
@@ -63,12 +63,12 @@ class NormalPrior(DocumentPrior):
         Returns:
             ``(latent_dim,)`` for a common mean, or ``(num_docs, latent_dim)``.
         """
-        raise self._undefined("location")
+        raise undefined(self, "location")
 
     @property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
-        raise self._undefined("scale_tril")
+        raise undefined(self, "scale_tril")
 
     @property
     def covariance(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import ConfigError, NumericalError, undefined
 from torch_lntm.latents import LatentSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.posteriors import Moments
@@ -70,7 +70,7 @@ class DocumentPrior(nn.Module):
     @property
     def space_type(self) -> type[LatentSpace]:
         """Class of the result of :meth:`space`, by which guides tell whether they fit the prior."""
-        raise self._undefined("space_type")
+        raise undefined(self, "space_type")
 
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the covariates that batches carry for this prior.
@@ -97,7 +97,7 @@ class DocumentPrior(nn.Module):
         Returns:
             The space, detached from the parameters.
         """
-        raise self._undefined("space")
+        raise undefined(self, "space")
 
     def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """Coordinates of the part that the likelihood identifies, for integrals; float64.
@@ -105,7 +105,7 @@ class DocumentPrior(nn.Module):
         Args:
             batch: As for :meth:`space`.
         """
-        raise self._undefined("identified")
+        raise undefined(self, "identified")
 
     def emit(self, batch: DocumentBatch) -> Tensor:
         """Emit the documents' sites as a Pyro program, within their plate.
@@ -116,11 +116,11 @@ class DocumentPrior(nn.Module):
         Returns:
             The value of the site :attr:`latent`, ``(num_docs, latent_dim)``.
         """
-        raise self._undefined("emit")
+        raise undefined(self, "emit")
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from the latent ``(..., latent_dim)``."""
-        raise self._undefined("theta")
+        raise undefined(self, "theta")
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the parameters' own prior (scalar, float64 nats)."""
@@ -136,7 +136,7 @@ class DocumentPrior(nn.Module):
         Returns:
             Float64 tensors, by names of the prior's choice. Sums of disjoint sets add up.
         """
-        raise self._undefined("statistics")
+        raise undefined(self, "statistics")
 
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set the parameters to their maximisers.
@@ -145,7 +145,7 @@ class DocumentPrior(nn.Module):
             num_docs: Number of documents in the sums, without empty documents.
             **sums: Results of :meth:`statistics`, added over documents.
         """
-        raise self._undefined("m_step")
+        raise undefined(self, "m_step")
 
     def start_latents(self, theta: Tensor) -> Tensor:
         """Latent variables ``(num_docs, latent_dim)`` of rough proportions.
@@ -153,7 +153,7 @@ class DocumentPrior(nn.Module):
         Args:
             theta: ``(num_docs, num_topics)`` positive proportions.
         """
-        raise self._undefined("start_latents")
+        raise undefined(self, "start_latents")
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
         """Set the parameters from rough latent variables. Defaults to :meth:`m_step`.
@@ -199,7 +199,7 @@ class DocumentPrior(nn.Module):
         Centring removes the shift that softmax ignores, so that the covariance is identified and
         its rows sum to 0. A prior mean that depends on the document is subtracted first.
         """
-        raise self._undefined("contrast_covariance")
+        raise undefined(self, "contrast_covariance")
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
         """Regressors of a normal eta's prior mean, if fits learn its coefficients.
@@ -239,14 +239,7 @@ class DocumentPrior(nn.Module):
         Returns:
             ``(num_draws, num_changes, latent_dim)``, for :meth:`mean_shift`.
         """
-        raise self._undefined("draw_changes")
-
-    def _undefined(self, method: str) -> NotImplementedError:
-        """The error for a method of the contract that a subclass lacks."""
-        return NotImplementedError(
-            f"{type(self).__name__} does not define {method}; the docstrings of DocumentPrior and "
-            "NormalPrior say what it is, and docs/own_parts.md has examples"
-        )
+        raise undefined(self, "draw_changes")
 
     def canonicalise_(self) -> dict[str, Tensor]:
         """Replace the parameters by equivalent ones that follow a convention.
@@ -258,27 +251,6 @@ class DocumentPrior(nn.Module):
             ``x`` of such a site becomes ``x @ matrix``.
         """
         return {}
-
-
-def is_up_to_date(part: object, method: str, *related: str) -> bool:
-    """Whether a part of a model defines a method at least as recently as related methods.
-
-    A class that overrides its base's mean, say, must not inherit the base's draw of parameters.
-    "Recent" means late in the line of subclasses.
-
-    Args:
-        part: A prior, topics or words.
-        method: Name of the method.
-        *related: Names of the related methods.
-    """
-    classes = type(part).__mro__
-
-    def defined_at(name: str) -> int:
-        return next((i for i, cls in enumerate(classes) if name in vars(cls)), len(classes))
-
-    return defined_at(method) < len(classes) and all(
-        defined_at(method) <= defined_at(other) for other in related
-    )
 
 
 def centred_logits(theta: Tensor) -> Tensor:
@@ -329,7 +301,7 @@ DEFAULT_VARIANCE = 1.0
 LOWEST_VARIANCE = 0.1
 
 
-class PseudoDocuments:
+class PseudoDocuments(DocumentPrior):
     """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
     There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``,
@@ -343,12 +315,6 @@ class PseudoDocuments:
         pseudo_documents: Weight of the prior, in documents.
         pseudo_variance: Variance of the imaginary logits.
     """
-
-    num_topics: int
-    contrast_covariance: Callable[[], Tensor]
-    pseudo_documents: float
-    pseudo_variance: float
-    _has_default_variance: bool
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
         """Set the number of pseudo-documents and their variance.
@@ -376,6 +342,23 @@ class PseudoDocuments:
         return NumericalError(
             f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave "
             f"{parameters} without a proper posterior; raise pseudo_documents"
+        )
+
+    def _check_solved(self, info: Tensor, num_docs: float, parameters: str) -> None:
+        """Raise if too few documents made a system singular, as the code ``info`` tells.
+
+        Under a prior of some weight, only sums that are extreme or not finite do so. The parameters
+        then become NaN, which fits report, so that a GPU need not wait.
+        """
+        is_weak = self.pseudo_documents * self.pseudo_variance < 1.0
+        if (is_weak or not info.is_cuda) and int(info) != 0:
+            raise self._improper(num_docs, parameters)
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, pseudo_documents={self.pseudo_documents}, "
+            f"pseudo_variance={self.pseudo_variance}"
         )
 
     def expect_draws(self) -> dict[str, float]:

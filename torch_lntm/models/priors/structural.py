@@ -172,18 +172,14 @@ class StructuralPrior(LogisticNormalPrior):
         """
         if self.num_covariates == 0:
             return self.means.new_zeros(batch.num_docs, 0)
-        if PREVALENCE not in batch.covariates:
+        x, shape = batch.covariates.get(PREVALENCE), (batch.num_docs, self.num_covariates)
+        if x is None or tuple(x.shape) != shape:
             raise ConfigError(
-                "the batch has no covariates, and this model's prior mean depends on them; make "
-                "the batch by model.encode(corpus).batch()"
+                f"the batch has covariates of shape {None if x is None else tuple(x.shape)} for "
+                f"this model's prior mean; expected {shape}: {', '.join(self.covariates.names)}. "
+                "Make the batch by model.encode(corpus).batch()"
             )
-        x = batch.covariates[PREVALENCE].double()
-        if tuple(x.shape) != (batch.num_docs, self.num_covariates):
-            raise ConfigError(
-                f"the batch's covariates have shape {tuple(x.shape)}; expected "
-                f"({batch.num_docs}, {self.num_covariates}): {', '.join(self.covariates.names)}"
-            )
-        return (x - self.means) / self.scales
+        return (x.double() - self.means) / self.scales
 
     def location(self, batch: DocumentBatch) -> Tensor:
         """See :meth:`NormalPrior.location`. The mean is ``(num_docs, latent_dim)``."""

@@ -145,7 +145,7 @@ class ContentTopics(LevelTopics):
         self.levels.copy_(factors.levels.log().squeeze(-1))
         self.cells.copy_(factors.cells.log())
 
-    def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
-        shared, levels, cells = (x.to(dtype) for x in (self.logits, self.levels, self.cells))
-        logits = self._allowed(shared) + levels.unsqueeze(-1) + cells
-        return self._floored(softmax_by_level(logits))
+    def forward(self) -> Tensor:
+        """See :meth:`Topics.forward`."""
+        logits = self._allowed(self.logits) + self.levels.unsqueeze(-1) + self.cells
+        return self._floored(softmax_by_level(logits)).mT

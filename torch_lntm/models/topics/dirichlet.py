@@ -12,7 +12,7 @@ import torch
 from pyro.distributions import Dirichlet, TorchDistribution
 from torch import Tensor, nn
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, undefined
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import Levels
 from torch_lntm.models.topics.keywords import Keywords
@@ -83,7 +83,9 @@ class LogitTopics(Topics):
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
         """See :meth:`Topics.set_`. The topics equal the probabilities."""
-        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
+        # The logarithm of 0 is replaced by a finite number, to keep gradients finite.
+        least = math.log(probability_floor(self.logits.dtype))
+        self.logits.copy_(self.check_probs(probs).log().mT.clamp_min(least))
 
 
 class DirichletTopics(LogitTopics):
@@ -257,17 +259,14 @@ class DirichletTopics(LogitTopics):
         fit's own prior, Dirichlet(1 + smoothing), suits modes but would pull draws towards uniform
         topics.
         """
-        concentration = self._draw_concentration
-        if self.keywords is None:
-            concentration = improved_concentration(concentration, word_counts)
-        else:
-            pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
-            allowed = word_counts.new_full((self.num_topics,), self.num_words)
+        pseudo = torch.zeros_like(word_counts)
+        allowed = word_counts.new_full((self.num_topics,), self.num_words)
+        if self.keywords is not None:
+            self.keywords.add_to_(pseudo)
             allowed[len(self.keywords) :] -= len(self.keywords.excluded)
-            concentration = improved_concentration(concentration, word_counts, pseudo, allowed)
-            word_counts = word_counts + pseudo
-        self._draw_concentration = concentration
-        drawn = rng.standard_gamma((word_counts + concentration).numpy())
+        beta = improved_concentration(self._draw_concentration, word_counts, pseudo, allowed)
+        self._draw_concentration = beta
+        drawn = rng.standard_gamma((word_counts + pseudo + beta).numpy())
         self.set_(torch.from_numpy(drawn.clip(min=1e-300)).to(self.device))
 
     def extra_repr(self) -> str:
@@ -284,14 +283,6 @@ def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | N
     return torch.softmax(0.1 * noise, 0).mT
 
 
-def to_logits(probs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Log probabilities ``(num_words, num_topics)`` of topics ``(num_topics, num_words)``.
-
-    The logarithm of 0 is replaced by a finite number, to keep gradients finite.
-    """
-    return probs.log().mT.clamp_min(math.log(probability_floor(dtype)))
-
-
 def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Word probabilities that sum to 1 within rounding, and float64 log normalisers of the topics.
 
@@ -301,31 +292,23 @@ def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         logits: ``(num_words, num_topics)``.
     """
-    shift = _largest(logits.detach())
+    # The largest logits of the topics. ``amax`` over 16 rows at a time fills whole vector
+    # registers, so that it takes a tenth of the time of ``amax(0)``.
+    num_words, num_topics = logits.shape
+    blocks, rest = logits.detach().split([num_words // 16 * 16, num_words % 16])
+    if len(blocks):
+        blocks = blocks.reshape(-1, 16 * num_topics).amax(0).reshape(16, num_topics)
+    shift = torch.cat([blocks, rest]).amax(0)
     weights = (logits - shift).exp_()
     mass = weights.sum(0)
     return weights / mass, shift.double() + mass.double().log()
 
 
-def _largest(logits: Tensor) -> Tensor:
-    """``logits.amax(0)``, 10 times as fast.
-
-    ``amax`` over 16 rows at a time fills whole vector registers.
-    """
-    num_words, num_topics = logits.shape
-    size = num_words // 16 * 16
-    rows = logits[size:]
-    if size:
-        blocks = logits[:size].reshape(-1, 16 * num_topics).amax(0)
-        rows = torch.cat([blocks.reshape(16, num_topics), rows])
-    return rows.amax(0)
-
-
 def improved_concentration(
     concentration: float,
     counts: Tensor,
-    pseudo: Tensor | None = None,
-    num_words: Tensor | None = None,
+    pseudo: Tensor,
+    num_words: Tensor,
 ) -> float:
     """Symmetric part β of a Dirichlet's concentration after one step of maximisation.
 
@@ -335,17 +318,10 @@ def improved_concentration(
     Args:
         concentration: The current β.
         counts: ``(num_topics, num_words)`` float64.
-        pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration. Defaults to
-            0.
-        num_words: ``(num_topics,)`` number of words that each topic may have, float64. Defaults to
-            all words.
+        pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration.
+        num_words: ``(num_topics,)`` number of words that each topic may have, float64.
     """
-    if num_words is None:
-        num_words = counts.new_full((len(counts),), counts.shape[1])
-    beta = torch.tensor(concentration, dtype=torch.float64)
-    sums = num_words * beta
-    if pseudo is not None:
-        beta, sums = beta + pseudo, sums + pseudo.sum(1)
+    beta, sums = concentration + pseudo, concentration * num_words + pseudo.sum(1)
     total = (num_words * ((counts.sum(1) + sums).digamma() - sums.digamma())).sum()
     words = ((counts + beta).digamma() - beta.digamma()).sum()
     improved = concentration * float(words / total.clamp_min(1e-300))
@@ -361,15 +337,12 @@ class LevelTopics(DirichletTopics):
 
     An M-step improves factors of the word probabilities in rounds. Within :meth:`updated_often` it
     keeps the factors and makes a single round, and the parameters follow at the end of the context.
-    A subclass defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`_columns`.
+    A subclass defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`forward`.
     """
 
     _factors: Any = None
 
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`; ``(num_topics, num_levels * num_words)``."""
-        return self._columns(torch.float64).detach().mT
+    double_probs = Topics.double_probs
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
@@ -405,10 +378,6 @@ class LevelTopics(DirichletTopics):
         counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        return self._columns().mT
-
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
         return self.probs, self.log_prior()
@@ -422,7 +391,7 @@ class LevelTopics(DirichletTopics):
 
     def _factorised(self, dtype: torch.dtype) -> Any:
         """The parameters as factors of probabilities."""
-        raise self._undefined("_factorised")
+        raise undefined(self, "_factorised")
 
     def _improved(self, counts: Tensor, factors: Any, rounds: int) -> Any:
         """Factors of a higher log joint density.
@@ -432,15 +401,11 @@ class LevelTopics(DirichletTopics):
             factors: The present factors.
             rounds: Largest number of rounds.
         """
-        raise self._undefined("_improved")
+        raise undefined(self, "_improved")
 
     def _keep(self, factors: Any) -> None:
         """Set the parameters from factors of probabilities."""
-        raise self._undefined("_keep")
-
-    def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Probabilities ``(num_levels * num_words, num_topics)`` at the parameters."""
-        raise self._undefined("_columns")
+        raise undefined(self, "_keep")
 
 
 def softmax_by_level(logits: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,18 +80,6 @@ class DynamicTopics(LevelTopics):
         (True, True)
     """
 
-    fitted_buffers: ClassVar[frozenset[str]] = frozenset(
-        {
-            "variances",
-            "dispersion",
-            "tokens",
-            "repeats",
-            "length",
-            "scale_weights",
-            "dispersion_weights",
-            "determined",
-        }
-    )
     content: Periods
     variances: Tensor
     dispersion: Tensor
@@ -119,7 +107,13 @@ class DynamicTopics(LevelTopics):
                 f"{1 / LEAST_SCALE:g}, or None for scales by evidence"
             )
         count = len(periods.levels)
-        check_table(num_topics, num_words, count)
+        size = num_topics * num_words * count
+        if size > LARGEST_TABLE:
+            raise ConfigError(
+                f"{count} periods, {num_words:,} words and {num_topics} topics make tables of "
+                f"{size:,} numbers; expected at most {LARGEST_TABLE:,}. Take longer periods "
+                "(rw(date, bins='year'), rw(day, width=30)), fewer topics, or fewer words"
+            )
         super().__init__(num_topics, num_words, content=periods, **settings)
         self.scale = None if scale is None else float(scale)
         # A word is still if its tokens could move its path by at most this number.
@@ -129,17 +123,18 @@ class DynamicTopics(LevelTopics):
         for name in ("shares", "gaps"):
             tensor = torch.tensor(getattr(periods, name), dtype=torch.float64)
             self.register_buffer(name, tensor, persistent=False)
-        of_words = (num_words, num_topics)
-        for name, shape in {
-            "variances": of_words,
+        shapes: dict[str, tuple[int, ...]] = {
+            "variances": (num_words, num_topics),
             "tokens": (count, num_topics),
-            "dispersion": of_words,
+            "dispersion": (num_words, num_topics),
             "repeats": (num_words,),
             "length": (),
             "scale_weights": (len(self._scales),),
             "dispersion_weights": (len(DISPERSIONS),),
             "determined": (),
-        }.items():
+        }
+        self.fitted_buffers = frozenset(shapes)
+        for name, shape in shapes.items():
             self.register_buffer(name, self.logits.detach().new_zeros(shape))
         self.repeats.fill_(1.0)
         self._forget()
@@ -184,9 +179,7 @@ class DynamicTopics(LevelTopics):
         self, *, topics: Tensor, steps: Tensor
     ) -> Tensor:
         """See :meth:`Topics.compute_probs`."""
-        paths = torch.cat([torch.zeros_like(topics).unsqueeze(-2), steps.cumsum(-2)], -2)
-        shares = self.shares.to(paths.dtype)
-        paths = paths - (shares[:, None] * paths).sum(-2, keepdim=True)
+        paths = self._paths(steps.movedim(-2, 0)).movedim(0, -2)
         topics = super().compute_probs(topics=topics)
         return torch.softmax(topics.log().unsqueeze(-2) + paths, -1).flatten(-2)
 
@@ -362,10 +355,10 @@ class DynamicTopics(LevelTopics):
             own = factors.paths.diff(dim=0).to(self.dtype)
             self.steps.view(len(self.gaps), -1)[:, factors.moving] = own
 
-    def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
-        dtype = self.dtype if dtype is None else dtype
-        logits = self._allowed(self.logits.to(dtype)) + self._paths(self.steps.to(dtype))
-        return self._floored(softmax_by_level(logits))
+    def forward(self) -> Tensor:
+        """See :meth:`Topics.forward`."""
+        logits = self._allowed(self.logits) + self._paths(self.steps)
+        return self._floored(softmax_by_level(logits)).mT
 
     def _paths(self, steps: Tensor) -> Tensor:
         """Paths ``(num_periods, ...)`` of mean 0 over the shares, from steps."""
@@ -484,18 +477,3 @@ def quantile_of(level: float) -> float:
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a number between 0 and 1")
     return float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * level, dtype=torch.float64)))
-
-
-def check_table(num_topics: int, num_words: int, num_periods: int) -> None:
-    """Refuse tables of words by topics by periods that are too large.
-
-    Raises:
-        ConfigError: The table has more than :data:`LARGEST_TABLE` entries.
-    """
-    size = num_topics * num_words * num_periods
-    if size > LARGEST_TABLE:
-        raise ConfigError(
-            f"{num_periods} periods, {num_words:,} words and {num_topics} topics make tables of "
-            f"{size:,} numbers; expected at most {LARGEST_TABLE:,}. Take longer periods "
-            "(rw(date, bins='year'), rw(day, width=30)), fewer topics, or fewer words"
-        )

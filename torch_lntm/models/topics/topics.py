@@ -14,9 +14,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, lacks, undefined
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import CONTENT, Level, Levels
+from torch_lntm.models.parts import Method
 from torch_lntm.models.topics.keywords import Keywords
 
 #: Updates of topics in Monte-Carlo EM: ``"exact"`` M-steps, or ``"gradient"`` steps of Adam.
@@ -75,7 +76,7 @@ class Topics(nn.Module):
     #: Updates that Monte-Carlo EM may use for these topics. The first is the default.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("exact", "gradient")
     #: Names of buffers that fits change.
-    fitted_buffers: ClassVar[frozenset[str]] = frozenset()
+    fitted_buffers: frozenset[str] = frozenset()
 
     def __init__(self, num_topics: int, num_words: int, content: Levels | None = None) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class Topics(nn.Module):
 
     def sites(self) -> Mapping[str, TorchDistribution]:
         """Priors of the parameters, by the names of the sites in :meth:`emit`."""
-        raise self._undefined("sites")
+        raise undefined(self, "sites")
 
     def compute_probs(self, **latents: Tensor) -> Tensor:
         """Word probabilities ``(num_topics, num_levels * num_words)`` from values of the sites.
@@ -98,13 +99,7 @@ class Topics(nn.Module):
         Args:
             **latents: Values of the sites, by name. The result is differentiable in them.
         """
-        raise self._undefined("compute_probs")
-
-    def _undefined(self, method: str) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} does not define {method}; the docstring of Topics says what a "
-            "subclass defines"
-        )
+        raise undefined(self, "compute_probs")
 
     def latents(self) -> dict[str, Tensor]:
         """Values of the sites at the current parameters. Defaults to the parameters by name.
@@ -112,17 +107,14 @@ class Topics(nn.Module):
         Raises:
             ConfigError: A site has no parameter of its name.
         """
-        values: dict[str, Tensor] = {}
-        for name in self.sites():
-            value = getattr(self, name, None)
+        values: dict[str, Any] = {name: getattr(self, name, None) for name in self.sites()}
+        for name, value in values.items():
             if not isinstance(value, Tensor):
-                names = ", ".join(name for name, _ in self.named_parameters())
                 raise ConfigError(
                     f"{type(self).__name__} has a site {name!r} without a parameter of this name; "
-                    f"name the site after one of the parameters ({names}), or define latents(), "
-                    "the values of the sites"
+                    "name the site after one of the parameters, or define latents(), the values of "
+                    "the sites"
                 )
-            values[name] = value
         return values
 
     def forward(self) -> Tensor:
@@ -358,9 +350,14 @@ class Topics(nn.Module):
     def _log_joint(self, parameters: dict[str, Tensor], word_counts: Tensor) -> Tensor:
         """Objective of M-steps, as a function of parameters in float64."""
         buffers = {n: t.double() for n, t in self.named_buffers() if t.is_floating_point()}
-        named = {f"topics.{n}": t for n, t in (parameters | buffers).items()}
+        named = {f"part.{n}": t for n, t in (parameters | buffers).items()}
         counts = word_counts.detach().double().clone()
-        return torch.func.functional_call(_LogJoint(self), named, (counts,))
+        return torch.func.functional_call(Method(self, "_log_density"), named, (counts,))
+
+    def _log_density(self, word_counts: Tensor) -> Tensor:
+        """Log joint density of the topics and counts, at the current parameters."""
+        probs = self().clamp_min(probability_floor(torch.float64))
+        return (word_counts * probs.log()).sum() + self.log_prior()
 
     def prepare_(self, corpus: Corpus) -> None:
         """Note numbers of the training documents. Fits call this method once, at first.
@@ -445,9 +442,7 @@ class Topics(nn.Module):
         Raises:
             ConfigError: The subclass does not define the draw.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has no method draw_, which a joint chain needs to draw topics"
-        )
+        raise lacks(self, "draw_", "which a joint chain needs")
 
     def extra_repr(self) -> str:
         """Sizes and levels, for ``repr``."""
@@ -459,18 +454,6 @@ class Topics(nn.Module):
         return (
             f"{sizes}, levels of {self.content.column}: {', '.join(map(str, self.content.levels))}"
         )
-
-
-class _LogJoint(nn.Module):
-    """Log joint density of topics and counts, as a module for ``functional_call``."""
-
-    def __init__(self, topics: Topics) -> None:
-        super().__init__()
-        self.topics = topics
-
-    def forward(self, word_counts: Tensor) -> Tensor:
-        probs = self.topics().clamp_min(probability_floor(torch.float64))
-        return (word_counts * probs.log()).sum() + self.topics.log_prior()
 
 
 class FixedTopics(Topics):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import lacks
 from torch_lntm.kernels.likelihood import CountLikelihood, Independent
 
 
@@ -74,7 +74,7 @@ class Words(nn.Module, CountLikelihood):
         Raises:
             ConfigError: The subclass does not define the draw.
         """
-        raise _lacks(self, "draw_tokens", "a joint chain")
+        raise lacks(self, "draw_tokens", "which a joint chain needs")
 
     def overdispersion(self, lengths: Tensor) -> Tensor:
         """Variances of counts, divided by the variances of independent draws with equal means.
@@ -88,14 +88,7 @@ class Words(nn.Module, CountLikelihood):
         Raises:
             ConfigError: The subclass does not define the ratio.
         """
-        raise _lacks(self, "overdispersion", "the dispersion of residuals")
-
-
-def _lacks(words: Words, method: str, purpose: str) -> ConfigError:
-    return ConfigError(
-        f"{type(words).__name__} has no method {method}, which {purpose} needs; define it, or use "
-        "Multinomial or DirichletMultinomial words"
-    )
+        raise lacks(self, "overdispersion", "which the dispersion of residuals needs")
 
 
 class Multinomial(Independent, Words):
