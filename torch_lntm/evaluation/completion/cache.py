@@ -130,7 +130,7 @@ def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
     if cache_weight == "model":
         return model.words.cache_weight
     number = isinstance(cache_weight, Real) and not isinstance(cache_weight, bool)
-    if not number or not 0 < cache_weight < math.inf:
+    if not (number and 0 < cache_weight < math.inf):
         raise ConfigError(
             f"cache_weight is {cache_weight!r}; expected a positive number of tokens, None for the "
             "topics alone, or 'model'"
