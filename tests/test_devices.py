@@ -318,19 +318,19 @@ def test_structural_topic_models_and_their_effects(accelerator) -> None:
 )
 def test_command_line(accelerator, model, posterior, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    CORPUS.save("counts.npz")
-    CORPUS[:2].save("others.npz")
+    CORPUS.save("counts")
+    CORPUS[:2].save("others")
     common = ["--device", "cuda", "--no-progress"]
     sizes = ["--num-topics", "3", "--start", "model"]
     sizes += ["--max-epochs", "1"] if posterior == "hmc" else ["--max-iterations", "0"]
     sizes += ["--num-sources", "2"] if model == "iftm" else []
-    fit = ["fit", "counts.npz", "--model", model, "--posterior", posterior, "--out", "run"]
+    fit = ["fit", "counts", "--model", model, "--posterior", posterior, "--out", "run"]
     assert main([*fit, *sizes, *common]) == 0
     assert json.loads(Path("run", "config.json").read_text())["device"] == "cuda"
-    assert main(["transform", "run", "others.npz", "--out", "theta.csv", *common]) == 0
+    assert main(["transform", "run", "others", "--out", "theta.csv", *common]) == 0
     theta = pd.read_csv("theta.csv").filter(like="topic_").to_numpy()
     assert theta.shape == (2, 3)
     np.testing.assert_allclose(theta.sum(1), 1.0, rtol=1e-5)
-    assert main(["evaluate", "run", "others.npz", *common]) == 0
+    assert main(["evaluate", "run", "others", *common]) == 0
     assert "perplexity" in capsys.readouterr().out
     assert main(["topics", "run"]) == 0

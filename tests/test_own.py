@@ -202,11 +202,11 @@ def test_registered_models_work_with_files_and_the_command_line(
     assert type(again.prior) is own_code.ToeplitzPrior
     assert again.prior.rho.item() == pytest.approx(0.4)
     monkeypatch.chdir(tmp_path)
-    corpus.save("corpus.npz")
+    corpus.save("corpus")
     common = ["--plugin", "own_code", "--no-progress"]
     sizes = ["--num-topics", "3", "--posterior", "mode", "--max-iterations", "2"]
-    assert main(["fit", "corpus.npz", "--model", "toeplitz", *sizes, "--out", "run", *common]) == 0
-    assert main(["transform", "run", "corpus.npz", "--out", "theta.csv", *common]) == 0
+    assert main(["fit", "corpus", "--model", "toeplitz", *sizes, "--out", "run", *common]) == 0
+    assert main(["transform", "run", "corpus", "--out", "theta.csv", *common]) == 0
     assert len(Path("theta.csv").read_text().splitlines()) == NUM_DOCS + 1
     capsys.readouterr()
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import fused, lee, shared_data, shared_state
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 
 __all__ = ["fused", "lee", "shared_data", "shared_state"]
@@ -41,9 +42,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = np.stack([rng.multinomial(30, row) for row in theta @ topics])
     labels = [f"L{k}" for k in theta.argmax(1)]
     file = tmp_path_factory.mktemp("texts") / "tiny.npz"
-    Corpus.from_matrix(counts, [f"word{v}" for v in range(40)], metadata={"label": labels}).save(
-        file
-    )
+    words = [f"word{v}" for v in range(40)]
+    save_counts(Corpus.from_matrix(counts, words, metadata={"label": labels}), file)
     parts = ["test" if d % 4 == 0 else "train" for d in range(240)]
     file.with_suffix(".split.txt").write_text("\n".join(parts) + "\n")
     return file

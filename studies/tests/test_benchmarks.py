@@ -15,6 +15,7 @@ from studies.__main__ import load
 from studies.benchmarks import completion, coverage, structural, systems
 from studies.benchmarks.completion import check_installed, difference
 from studies.measure import Cells, measure
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult
@@ -51,7 +52,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     truth = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=0))
     path = tmp_path_factory.mktemp("data") / "tiny.npz"
     made: Corpus = truth.generate([30] * 40, seed=0)[0]
-    made.save(path)
+    save_counts(made, path)
     return path
 
 
@@ -189,7 +190,7 @@ def test_the_study_of_nested_documents_scores_formulas_and_intervals(tmp_path: P
     rng = np.random.default_rng(0)
     blog = np.arange(60) % 6
     counts = rng.multinomial(30, rng.dirichlet(np.full(20, 0.3), 6)[blog] * 0.5 + 0.025)
-    Corpus.from_matrix(counts).save(tmp_path / "posts.npz")
+    save_counts(Corpus.from_matrix(counts), tmp_path / "posts.npz")
     lines = [f"{'LR'[b % 2]},{d % 4},b{b}" for d, b in enumerate(blog)]
     (tmp_path / "posts.columns.csv").write_text("\n".join(["rating,day,blog", *lines]))
     study = load("nested")

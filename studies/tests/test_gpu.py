@@ -11,6 +11,7 @@ import torch
 
 from studies.__main__ import load
 from studies.measure import Cells, measure
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 
@@ -19,7 +20,7 @@ from torch_lntm.errors import ConfigError
 def test_a_fit_on_the_cpu_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LNTM_TRITON", "1")
     counts = np.random.default_rng(0).poisson(0.3, (40, 30))
-    Corpus.from_matrix(counts).save(tmp_path / "small.npz")
+    save_counts(Corpus.from_matrix(counts), tmp_path / "small.npz")
     study, threads = load("gpu"), torch.get_num_threads()
     settings = study.settings(
         corpora=(str(tmp_path / "small.npz"),), topics=(3,), places=("cpu",), epochs=4, threads=1,

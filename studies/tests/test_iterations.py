@@ -9,6 +9,7 @@ import pytest
 from studies.__main__ import load
 from studies.benchmarks.iterations import RULES, Trace, nats_at, tables
 from studies.measure import Cells, measure
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import ctm
@@ -49,7 +50,7 @@ def test_a_run_scores_iterations_and_reads_every_rule(tmp_path: Path) -> None:
     path = tmp_path / "tiny.npz"
     truth = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=0))
     made: Corpus = truth.generate([30] * 60, seed=0)[0]
-    made.save(path)
+    save_counts(made, path)
     study = load("iterations")
     settings = study.settings(
         corpora=(str(path),), num_topics=(3,), seeds=(7,), max_iterations=4, tolerance=0.1

@@ -51,6 +51,7 @@ from studies.papers.minka_lafferty_two_word import (
     draw_corpus,
 )
 from studies.tables import mean_and_error, with_error
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 
@@ -86,7 +87,9 @@ def text_settings(tmp_path_factory: pytest.TempPathFactory) -> TextSettings:
         counts.append(rng.multinomial(40, favoured / favoured.sum(), 20))
         labels += [label] * 20
     folder = tmp_path_factory.mktemp("data")
-    Corpus.from_matrix(np.vstack(counts), metadata={"label": labels}).save(folder / "colours.npz")
+    save_counts(
+        Corpus.from_matrix(np.vstack(counts), metadata={"label": labels}), folder / "colours.npz"
+    )
     return TextSettings(
         corpus=str(folder / "colours.npz"),
         categories=("red", "green", "blue"),

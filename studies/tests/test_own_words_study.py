@@ -13,6 +13,7 @@ from studies.__main__ import load
 from studies.benchmarks import own_words
 from studies.benchmarks.frozen import frozen
 from studies.measure import measure
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation import paired_difference
 
@@ -24,7 +25,7 @@ def test_documents_that_repeat_their_words(tmp_path: Path, monkeypatch: pytest.M
     base = rng.dirichlet(np.ones(30))
     # Each document's words are drawn around the same, with a concentration of 10.
     counts = np.stack([rng.multinomial(40, rng.dirichlet(10.0 * base)) for _ in range(300)])
-    Corpus.from_matrix(counts).save(tmp_path / "repeats.npz")
+    save_counts(Corpus.from_matrix(counts), tmp_path / "repeats.npz")
     missing = own_words.missing_library
     monkeypatch.setattr(
         own_words, "missing_library", lambda s: "topica" if s == "topica LDA" else missing(s)

@@ -16,6 +16,7 @@ from studies.benchmarks import quality
 from studies.benchmarks.frozen import CORPORA, MAX_DOCS, MAX_TEST_DOCS, SEEDS, frozen, recorded
 from studies.measure import Cells, measure
 from studies.scores.completion import completion_of
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, WordHoldOut, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.models import ctm
@@ -27,7 +28,7 @@ OURS, PEER = "torch_lntm ctm", "scikit-learn LDA"
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     truth = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=0))
     path = tmp_path_factory.mktemp("data") / "tiny.npz"
-    truth.generate([30] * 60, seed=0)[0].save(path)
+    save_counts(truth.generate([30] * 60, seed=0)[0], path)
     return path
 
 
@@ -97,7 +98,7 @@ def test_a_corpus_with_a_split_of_its_own_keeps_it(path: Path, tmp_path: Path) -
     here = tmp_path / "own.npz"
     matrix = np.zeros((10, 4), int)
     matrix[:, 0], matrix[:, 1], matrix[8:, 2] = 2, 3, 5
-    Corpus.from_matrix(matrix).save(here)
+    save_counts(Corpus.from_matrix(matrix), here)
     parts = tmp_path / "own.split.txt"
     parts.write_text("\n".join(["train"] * 7 + ["val", "test", "test"]))
     split = frozen(str(here), 0, 100, 100)
@@ -114,7 +115,7 @@ def test_a_corpus_with_a_split_of_its_own_keeps_it(path: Path, tmp_path: Path) -
 
 def test_a_split_for_tuning_has_no_test_document_of_the_corpus(tmp_path: Path) -> None:
     here = tmp_path / "own.npz"
-    Corpus.from_matrix(np.arange(40).reshape(20, 2) + 1).save(here)
+    save_counts(Corpus.from_matrix(np.arange(40).reshape(20, 2) + 1), here)
     (tmp_path / "own.split.txt").write_text("\n".join(["test", "train"] * 10))
     split = frozen(str(here), 7, 100, 100, tuning=True)
     assert set(split.train_index) | set(split.test_index) == set(range(1, 20, 2))

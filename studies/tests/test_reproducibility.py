@@ -9,6 +9,7 @@ import pytest
 
 from studies.benchmarks.reproducibility import CONDITIONS, STUDY, Settings
 from studies.measure import Cells
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 
 
@@ -16,7 +17,7 @@ from torch_lntm.corpus import Corpus
 def test_fits_are_equal_in_two_processes_and_differ_between_seeds(tmp_path: Path) -> None:
     path = tmp_path / "tiny.npz"
     counts = np.random.default_rng(0).poisson(1.0, (40, 30))
-    Corpus.from_matrix(counts).save(path)
+    save_counts(Corpus.from_matrix(counts), path)
     settings = Settings(
         corpora=(str(path),), posteriors=("taylor",), dtypes=("float64",), num_topics=2
     )

@@ -14,6 +14,7 @@ from studies.benchmarks import completion, curves, search, systems, tuned
 from studies.benchmarks.curves import Point, options_at, seconds_to
 from studies.machine import Stopwatch
 from studies.measure import Cells
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 
@@ -24,7 +25,7 @@ def corpora(tmp_path: Path) -> list[str]:
     paths = []
     for name, length in (("short", 3), ("long", 60)):
         counts = np.random.default_rng(0).multinomial(length, np.ones(9) / 9, 40)
-        Corpus.from_matrix(counts).save(tmp_path / f"{name}.npz")
+        save_counts(Corpus.from_matrix(counts), tmp_path / f"{name}.npz")
         paths.append(str(tmp_path / f"{name}.npz"))
     return paths
 

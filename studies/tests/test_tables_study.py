@@ -17,6 +17,7 @@ from studies.benchmarks import neural, tables
 from studies.benchmarks.neural import Fit, Task
 from studies.benchmarks.topic_scores import RULES, c_v, printed_words, purity_and_nmi, svc_accuracy
 from studies.measure import measure
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 
@@ -126,11 +127,11 @@ def halved(tmp_path: Path) -> Path:
     counts = np.stack([rng.multinomial(20, row) for row in theta @ topics])
     words = [f"w{v}" for v in range(12)]
     path = tmp_path / "halved.npz"
-    Corpus.from_matrix(counts, words).save(path)
+    save_counts(Corpus.from_matrix(counts, words), path)
     path.with_name("halved.split.txt").write_text("\n".join(["train"] * 60 + ["test"] * 20))
     first = np.stack([rng.multivariate_hypergeometric(row, 10) for row in counts[60:]])
     for name, part in {"h1": first, "h2": counts[60:] - first}.items():
-        Corpus.from_matrix(part).save(path.with_name(f"halved.{name}.npz"))
+        save_counts(Corpus.from_matrix(part), path.with_name(f"halved.{name}.npz"))
     return path
 
 
@@ -147,7 +148,7 @@ def test_halves_are_those_of_the_files(halved: Path) -> None:
 
 def test_halves_that_do_not_add_up_are_refused(halved: Path) -> None:
     wrong = np.ones((20, 12), dtype=int)
-    Corpus.from_matrix(wrong).save(halved.with_name("halved.h1.npz"))
+    save_counts(Corpus.from_matrix(wrong), halved.with_name("halved.h1.npz"))
     with pytest.raises(ConfigError, match="do not add up"):
         tables.halves(str(halved))
 
@@ -220,7 +221,7 @@ def test_the_study_compares_systems_on_labelled_documents(
 
 
 def test_a_corpus_without_a_split_or_labels_is_refused(tmp_path: Path) -> None:
-    Corpus.from_matrix([[1, 2], [2, 1]], ["a", "b"]).save(tmp_path / "plain.npz")
+    save_counts(Corpus.from_matrix([[1, 2], [2, 1]], ["a", "b"]), tmp_path / "plain.npz")
     with pytest.raises(ConfigError, match=r"plain\.split\.txt"):
         tables.parts(str(tmp_path / "plain.npz"))
     (tmp_path / "plain.split.txt").write_text("train\ntest\n")

@@ -12,6 +12,7 @@ import torch
 from studies.__main__ import load
 from studies.benchmarks import trees
 from studies.measure import measure
+from tests.support.corpora import save_counts
 
 SMALL = trees.Settings(("words",), 1, 2, 2, 60, 150, 40, 20, (), 4, (), 3, 1, (0,))
 
@@ -69,7 +70,7 @@ def test_the_study_measures_simulated_corpora(tmp_path: Path) -> None:
 def test_topics_are_found_again_in_fresh_documents(tmp_path: Path) -> None:
     model = trees.true_model(SMALL, "words", 0)
     corpus, _ = model.generate([60] * 200, seed=0)
-    corpus.save(tmp_path / "half.npz")
+    save_counts(corpus, tmp_path / "half.npz")
     row = trees.found_again(SMALL, str(tmp_path / "half.npz"), 0)
     assert len(row["fresh"]) == len(row["found"]) == 3
     assert all(0 <= value <= 1 for value in [*row["fresh"], *row["found"]])
@@ -81,7 +82,7 @@ def test_labels_of_documents_are_compared_with_groups_of_topics(tmp_path: Path) 
     model = trees.true_model(SMALL, "words", 0)
     corpus, latents = model.generate([60] * 300, seed=0)
     groups = latents["eta"].softmax(-1).unflatten(-1, (2, 2)).sum(-1).argmax(-1)
-    corpus.save(tmp_path / "half.npz")
+    save_counts(corpus, tmp_path / "half.npz")
     names = "\n".join("ab"[g] for g in groups)
     (tmp_path / "half.labels.txt").write_text(names, encoding="utf-8")
     row = trees.by_label(SMALL, str(tmp_path / "half.npz"), 0)

@@ -17,6 +17,7 @@ from studies.benchmarks.versus import Result, Settings, one_round, run, tables
 from studies.benchmarks.workloads import Workloads, answers
 from studies.machine import ROOT, thread_environment
 from studies.measure import Cells
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 
@@ -26,7 +27,7 @@ COUNTS = sp.csr_matrix(np.random.default_rng(0).poisson(1.0, (12, 9)) + np.eye(1
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "tiny.npz"
-    Corpus.from_matrix(COUNTS).save(path)
+    save_counts(Corpus.from_matrix(COUNTS), path)
     return path
 
 

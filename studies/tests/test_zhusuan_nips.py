@@ -11,6 +11,7 @@ from studies.measure import Cells, measure
 from studies.papers import zhusuan_nips
 from studies.papers.texts import read_parts
 from studies.papers.zhusuan_nips import METHODS, STUDY, NipsResult, NipsSettings, run
+from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, log_likelihood
@@ -24,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     truth = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=0))
     corpus: Corpus = truth.generate([40] * 60, seed=0)[0]
-    corpus.save(folder / "tiny.npz")
+    save_counts(corpus, folder / "tiny.npz")
     parts = ["test" if d % 6 == 0 else "train" for d in range(60)]
     (folder / "tiny.split.txt").write_text("\n".join(parts) + "\n")
     return folder
@@ -153,7 +154,7 @@ def test_a_missing_or_other_split_is_named(data: Path, tmp_path: Path) -> None:
     corpus = NipsSettings(corpus=str(tmp_path / "tiny.npz"))
     with pytest.raises(ConfigError, match=r"no corpus .*tiny\.npz"):
         run(corpus, Cells())
-    ctm(2, 5).generate([3, 4], seed=0)[0].save(tmp_path / "tiny.npz")
+    save_counts(ctm(2, 5).generate([3, 4], seed=0)[0], tmp_path / "tiny.npz")
     with pytest.raises(ConfigError, match=r"no split .*tiny\.split\.txt"):
         run(corpus, Cells())
     (tmp_path / "tiny.split.txt").write_text("train\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import QUICK
+from support.corpora import save_counts
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -40,7 +41,8 @@ def counts(workplace):
     matrix = np.random.default_rng(0).poisson(0.5, (40, 30))
     matrix[7] = 0
     words = [f"w{v}" for v in range(30)]
-    lntm.Corpus.from_matrix(matrix, words, metadata={"label": range(40)}).save("counts.npz")
+    labels = {"label": range(40)}
+    save_counts(lntm.Corpus.from_matrix(matrix, words, metadata=labels), Path("counts.npz"))
     return "counts.npz"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import QUICK, fit_quickly
+from support.corpora import save_counts
 from support.folders import edit_json
 
 import torch_lntm as lntm
@@ -92,11 +93,11 @@ def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
 
 
 def test_counts_without_words_need_the_models_columns(workplace, capsys):
-    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five.npz")
-    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four.npz")
-    assert main(["fit", "five.npz", "--out", "run", *QUICK]) == 0
-    assert main(["transform", "run", "five.npz", "--out", "x.csv", "--no-progress"]) == 0
-    assert main(["transform", "run", "four.npz", "--out", "y.csv", "--no-progress"]) == 1
+    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five")
+    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four")
+    assert main(["fit", "five", "--out", "run", *QUICK]) == 0
+    assert main(["transform", "run", "five", "--out", "x.csv", "--no-progress"]) == 0
+    assert main(["transform", "run", "four", "--out", "y.csv", "--no-progress"]) == 1
     assert "does not have the 5 words of the model" in capsys.readouterr().err
     assert not Path("y.csv").exists()
 
@@ -164,8 +165,8 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
     names = [f"d{d}" for d in range(40)]
     names[3] = None
     columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
-    corpus.with_metadata(columns).save("more.npz")
-    rows, _ = proportions(run_folder, "more.npz")
+    corpus.with_metadata(columns).save("more")
+    rows, _ = proportions(run_folder, "more")
     assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"
@@ -182,7 +183,7 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
     corpus = lntm.read_corpus(counts)
     matrix = corpus.to_scipy().toarray()
     matrix[0] += 1
-    lntm.Corpus.from_matrix(matrix, corpus.vocabulary).save(counts)
+    save_counts(lntm.Corpus.from_matrix(matrix, corpus.vocabulary), Path(counts))
     capsys.readouterr()
     more = ["--formula", "~ 1"] if command == "effects" else []
     assert main([command, run_folder, *more, "--no-progress"]) == 1

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from support.commands import QUICK, fit_quickly
+from support.corpora import save_counts
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -212,7 +213,7 @@ def test_errors_of_plugins_and_their_options_are_explained(counts, plugin, capsy
 def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured, capsys):
     if structured:  # half of the documents use half of the words; else words are drawn alike
         matrix = np.kron(np.eye(2, dtype=int), np.full((20, 15), 2))
-        lntm.Corpus.from_matrix(matrix).save(counts)
+        save_counts(lntm.Corpus.from_matrix(matrix), Path(counts))
     # Many topics fit the noise of words that are drawn alike.
     fit_quickly(counts, "--num-topics", "3" if structured else "12")
     out, err = capsys.readouterr()

@@ -29,8 +29,8 @@ def test_the_command_line_overrides_the_configuration_file(counts):
     run = lntm.load_run("run")
     assert run.model.num_topics == 4
     assert run.config["anchored"] is True
-    lntm.read_corpus(counts)[:20].save("half.npz")
-    other = ["half.npz", "--no-anchored", "--config=config.yaml", "--out", "other"]
+    lntm.read_corpus(counts)[:20].save("half")
+    other = ["half", "--no-anchored", "--config=config.yaml", "--out", "other"]
     assert main(["fit", *other]) == 0
     run = lntm.load_run("other")
     assert run.config["anchored"] is False

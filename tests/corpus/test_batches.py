@@ -13,7 +13,7 @@ import torch
 from support.corpora import dense
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import CorpusError
+from torch_lntm.errors import ConfigError, CorpusError
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,9 @@ def test_equal_seeds_give_equal_orders(corpus):
 
 
 def test_invalid_bounds_are_refused_before_the_first_batch(corpus):
-    with pytest.raises(CorpusError, match="max_docs must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="max_docs is 0; expected at least 1"):
         corpus.batches(0)
-    with pytest.raises(CorpusError, match="max_tokens must be at least 1, got -5"):
+    with pytest.raises(ConfigError, match="max_tokens is -5; expected at least 1"):
         corpus.batches(max_tokens=-5)
 
 

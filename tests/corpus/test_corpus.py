@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from support.corpora import dense, random_counts, write
+from support.corpora import dense
 
-from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 
@@ -291,32 +291,6 @@ def test_different_contents_have_different_fingerprints():
         corpus[:3],
     ]
     assert len({corpus.fingerprint(), *(other.fingerprint() for other in others)}) == 7
-
-
-@pytest.mark.parametrize("largest", [1, 255, 256, 70_000])
-def test_save_and_read_round_trip(tmp_path, largest):
-    counts = random_counts(30, 12)
-    counts[0, 0] = largest
-    words = [f"wörd {i}" for i in range(12)]
-    corpus = Corpus.from_matrix(
-        counts, words, name="toy", metadata={"label": ["", *map(str, range(28)), ""]}
-    )
-    corpus.save(tmp_path / "new" / "toy.npz")
-    back = read_corpus(str(tmp_path / "new" / "toy.npz"))
-    np.testing.assert_array_equal(dense(back), counts)
-    assert (back.vocabulary, back.labels, back.name) == (corpus.vocabulary, corpus.labels, "toy")
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["toy.npz", "toy.vocab.txt"]
-
-
-def test_saving_removes_the_files_of_an_older_corpus(tmp_path):
-    path = tmp_path / "toy.npz"
-    Corpus.from_matrix(COUNTS, WORDS, metadata=LABELS).save(path)
-    write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
-    Corpus.from_matrix(COUNTS).save(path)
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
-    back = read_corpus(path)
-    assert back.vocabulary is None
-    assert back.labels is None
 
 
 # ------------------------------------------------------------------ documents of any kind

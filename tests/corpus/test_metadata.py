@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import scipy.sparse as sp
 import torch
 from support.corpora import make_corpus
 
@@ -373,33 +374,29 @@ def test_selections_and_splits_keep_metadata_and_covariates(known, tmp_path):
     assert known.fingerprint() == make_corpus(labels=None).fingerprint()
 
 
-@pytest.mark.parametrize("name", ["toy.npz", "toy"])
-def test_saving_keeps_metadata_and_covariates(known, tmp_path, name):
+def test_saving_keeps_metadata_and_covariates(known, tmp_path):
     for corpus, numbers in ((known, range(50)), (known[5:], range(5, 50)), (known[[9, 3]], [9, 3])):
-        corpus.save(tmp_path / name)
-        check_known(read_corpus(tmp_path / name), numbers)
-    if name == "toy.npz":
-        with np.load(tmp_path / name, allow_pickle=False) as archive:
-            assert {archive[name].dtype.kind for name in archive.files} <= set("biuf")
+        corpus.save(tmp_path / "toy")
+        check_known(read_corpus(tmp_path / "toy"), numbers)
 
 
-@pytest.mark.parametrize("name", ["toy.npz", "toy"])
 @pytest.mark.parametrize(
     "index", [["b", "é", "a"], [5, 3, 4], pd.date_range("2020-01-01", periods=3), [0.5, 1.5, 1.0]]
 )
 @pytest.mark.parametrize("columns", [{}, {"year": [1, 2, 3]}])
-def test_saving_keeps_names(tmp_path, name, index, columns):
+def test_saving_keeps_names(tmp_path, index, columns):
     frame = pd.DataFrame(columns, index=index)
     corpus = Corpus.from_matrix(np.ones((3, 2)), metadata=frame)
-    corpus.save(tmp_path / name)
-    found = read_corpus(tmp_path / name).metadata
+    corpus.save(tmp_path / "toy")
+    found = read_corpus(tmp_path / "toy").metadata
     pd.testing.assert_frame_equal(found, corpus.metadata, check_column_type=False, check_freq=False)
 
 
-def change(path, **changes) -> None:
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files} | changes
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+def write_npz(path, **columns) -> None:
+    """Counts as scipy writes them, with columns as the files of earlier versions have them."""
+    csr = sp.csr_matrix(np.ones((2, 2), int))
+    arrays = {"data": csr.data, "indices": csr.indices, "indptr": csr.indptr, "shape": csr.shape}
+    np.savez(path, **arrays, **columns)
 
 
 def as_bytes(text: bytes) -> np.ndarray:
@@ -414,9 +411,8 @@ def json_columns(**changes) -> np.ndarray:
 
 
 def test_files_of_version_1_are_read(tmp_path):
-    Corpus.from_matrix(np.ones((2, 2))).save(tmp_path / "toy.npz")
     ids = json_columns(name="id", kind="text", values=["x", "y"], covariates=["u"])
-    change(tmp_path / "toy.npz", documents=ids, covariate_0=np.array([0.5, 1.5]))
+    write_npz(tmp_path / "toy.npz", documents=ids, covariate_0=np.array([0.5, 1.5]))
     corpus = read_corpus(tmp_path / "toy.npz")
     assert corpus.metadata.index.tolist() == ["x", "y"]
     assert corpus.covariates["u"].tolist() == [0.5, 1.5]
@@ -437,8 +433,7 @@ def test_files_of_version_1_are_read(tmp_path):
     ],
 )
 def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
-    Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]}).save(tmp_path / "toy.npz")
-    change(tmp_path / "toy.npz", **changes)
+    write_npz(tmp_path / "toy.npz", **changes)
     with pytest.raises(FileError, match=rf"toy\.npz: metadata or covariates are damaged{match}"):
         read_corpus(tmp_path / "toy.npz")
 

@@ -160,24 +160,6 @@ def test_a_split_of_another_corpus_is_refused(corpus, tmp_path):
         load_split(tmp_path / "split.npz", make_corpus(seed=1))
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "match"),
-    [
-        ([0, 1], [1, 2], "different positions"),
-        ([0, 50], [1], "different positions below 50"),
-        ([-1], [1], "different positions"),
-        ([], [1], "different positions"),
-        ([0.5], [1.0], "different positions"),
-        ([print], [print], "plain arrays"),
-    ],
-)
-def test_damaged_splits_are_refused(corpus, tmp_path, train, test, match):
-    arrays = {"train_index": np.array(train), "test_index": np.array(test)}
-    np.savez(tmp_path / "split.npz", fingerprint=corpus.fingerprint(), **arrays)
-    with pytest.raises(CorpusError, match=match):
-        load_split(tmp_path / "split.npz", corpus)
-
-
 # ------------------------------------------------------------------ fingerprints
 
 

@@ -414,7 +414,8 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
             estimate(*arguments, **options)
 
     refused("expected numbers from 0 to 2", model, theta, corpus, "~ party", topics=[3])
-    refused(r"expected \(num_draws, 60, 3\)", model, theta[:, :5], corpus, "~ party")
+    refused("draws of 5 documents; expected 60", model, theta[:, :5], corpus, "~ party")
+    refused(r"expected \(num_draws, num_docs, 3\)", model, theta[..., 1:], corpus, "~ party")
     refused("finite and not negative", model, -theta, corpus, "~ party")
     refused("'income'", model, theta, corpus, "~ income", error=MissingColumnError)
     refused("age is determined", model, theta, corpus, "~ party + I(2 * age) + age")

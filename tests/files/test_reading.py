@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torch_lntm.corpus.archive import read_arrays
 from torch_lntm.errors import FileError
-from torch_lntm.files import arrays, reading
+from torch_lntm.files import reading
 
 # ------------------------------------------------------------------ reading
 
@@ -50,7 +51,7 @@ def test_named_pipes_and_devices_are_refused_without_waiting(tmp_path):
     os.mkfifo(path)
     with pytest.raises(FileError, match=r"/dev/zero: .* or a device; expected a regular file"):
         reading.read_bytes(Path("/dev/zero"))
-    for read in (reading.read_bytes, arrays.read_arrays):
+    for read in (reading.read_bytes, read_arrays):
         with pytest.raises(FileError, match=r"pipe\.txt: .* a named pipe"):
             read(path)
 
@@ -69,7 +70,7 @@ def test_pipes_of_the_shell_are_read():
 def test_folders_and_missing_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="is a folder"):
         reading.read_bytes(tmp_path)
-    for read in (reading.read_bytes, arrays.read_arrays):
+    for read in (reading.read_bytes, read_arrays):
         with pytest.raises(FileError, match=r"no\.npz: no such file; check the path"):
             read(tmp_path / "no.npz")
 
@@ -120,14 +121,14 @@ def archive(path: Path, **members: bytes) -> Path:
 
 def test_only_the_named_arrays_are_read(tmp_path):
     path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(10**6)), c=b"damaged")
-    found = arrays.read_arrays(path, "a", optional=("x",), max_bytes=1000)
+    found = read_arrays(path, "a", optional=("x",), max_bytes=1000)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], [0, 1, 2])
     with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
-        arrays.read_arrays(path, "a", optional=("b",), max_bytes=1000)
+        read_arrays(path, "a", optional=("b",), max_bytes=1000)
     small = archive(tmp_path / "small.npz", a=npy(np.arange(3)), b=npy(np.arange(3)))
     with pytest.raises(FileError, match=r"small\.npz: holds more than 200 bytes"):
-        arrays.read_arrays(small, "a", "b", max_bytes=200)
+        read_arrays(small, "a", "b", max_bytes=200)
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)"])
@@ -135,4 +136,4 @@ def test_arrays_of_fewer_numbers_than_announced_are_refused(tmp_path, shape):
     data = npy(np.arange(3), shape)
     assert shape.encode() in data
     with pytest.raises(FileError, match=r"a\.npz: not a complete \.npz file"):
-        arrays.read_arrays(archive(tmp_path / "a.npz", a=data), "a")
+        read_arrays(archive(tmp_path / "a.npz", a=data), "a")

@@ -10,8 +10,9 @@ import torch
 from support.folders import make_model, make_result
 
 import torch_lntm as lntm
+from torch_lntm.corpus import archive
 from torch_lntm.errors import ConfigError, FileError
-from torch_lntm.files import arrays, reading
+from torch_lntm.files import reading
 from torch_lntm.files.reading import read_consistent
 from torch_lntm.files.writing import atomic_folder
 from torch_lntm.io import load_model, load_run, save_model, save_run
@@ -40,7 +41,7 @@ def between_reads(monkeypatch, number, act):
                 act()
             yield contents
 
-    for module in (arrays, reading):
+    for module in (archive, reading):
         monkeypatch.setattr(module, "open_bytes", open_bytes)
     return opened
 

@@ -56,15 +56,8 @@ def topics_of(strength: float = 20.0, exclusive: bool = True, **settings: Any) -
 
 
 def content_topics(groups: Levels, penalty: float = 2.0, strength: float = 20.0) -> ContentTopics:
-    return ContentTopics(
-        NUM_TOPICS,
-        NUM_WORDS,
-        groups,
-        penalty=penalty,
-        smoothing=0.1,
-        keywords=keywords(strength),
-        dtype=torch.float64,
-    )
+    settings = {"smoothing": 0.1, "keywords": keywords(strength), "dtype": torch.float64}
+    return ContentTopics(NUM_TOPICS, NUM_WORDS, groups, penalty=penalty, **settings)
 
 
 def expected_counts(groups: int = 1) -> torch.Tensor:
@@ -224,9 +217,6 @@ def test_content_m_steps_raise_the_log_joint() -> None:
         value = float((counts * topics.double_probs.log()).sum() + topics.log_prior().detach())
         assert value >= before - 1e-6
         before = value
-
-
-# -- with content ----------------------------------------------------------------------------------
 
 
 # -- the start -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 
@@ -43,6 +44,14 @@ def make_corpus(
         labels = map(str, range(counts.shape[0]))
     metadata = None if labels is None else {"label": labels}
     return Corpus.from_matrix(counts, words, metadata=metadata)
+
+
+def save_counts(corpus: Corpus, path: Path) -> None:
+    """Write scipy's file of the counts, with the words and the labels beside it."""
+    sp.save_npz(path, corpus.to_scipy())
+    for name, lines in (("vocab", corpus.vocabulary), ("labels", corpus.labels)):
+        if lines is not None:
+            path.with_name(f"{path.stem}.{name}.txt").write_text("\n".join(lines) + "\n")
 
 
 def dense(documents: Corpus | DocumentBatch) -> np.ndarray:

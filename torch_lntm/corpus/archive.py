@@ -1,12 +1,15 @@
-"""Corpora in ``.npz`` files, and the form of metadata and covariates in files.
+"""Plain arrays in ``.npz`` files, and the form of metadata and covariates in files.
 
-The metadata are a Parquet file, and the covariates are plain arrays of numbers.
+The metadata are a Parquet file, and the covariates are plain arrays. Pickles are refused.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,7 @@ import scipy.sparse as sp
 
 from torch_lntm.corpus.metadata import Arrays, describe, make_covariates, make_metadata
 from torch_lntm.errors import FileError
-from torch_lntm.files.arrays import read_arrays, write_arrays
-from torch_lntm.files.reading import read_errors
+from torch_lntm.files.reading import byte_limit, open_bytes, read_errors, too_large
 from torch_lntm.frames import is_default
 
 #: Types of the columns of a Parquet file of metadata, by pandas. Others are converted.
@@ -26,35 +28,45 @@ _PARQUET_TYPES = {"bool", "float64", "int64", "str"}
 _KINDS: dict[str, Any] = {"bool": bool, "int": np.int64, "float": np.float64, "text": object}
 
 
-def write_archive(path: Path, matrix: Any, table: pd.DataFrame, covariates: Arrays) -> None:
-    """Writes an ``.npz`` file atomically, which plain NumPy reads with ``allow_pickle=False``.
-
-    The counts are stored as scipy does, in ``data``, ``indices``, ``indptr`` and ``shape``. The
-    array ``metadata`` holds the bytes of a Parquet file, and the covariates are laid out as in
-    :func:`pack_covariates`.
+def read_arrays(
+    path: Path, *names: str, optional: tuple[str, ...] = (), max_bytes: float | None = None
+) -> dict[str, np.ndarray]:
+    """Read some arrays of an ``.npz`` file. Never unpickles.
 
     Args:
         path: The file.
-        matrix: ``(num_docs, num_words)`` counts.
-        table: A row of metadata for each document.
-        covariates: Numeric arrays by name, with a row for each document.
+        *names: Required arrays.
+        optional: Beginnings of the names of optional arrays. Further arrays of the file are
+            ignored.
+        max_bytes: Maximum number of bytes of these arrays in total; see ``byte_limit``.
+
+    Raises:
+        FileError: The file is missing, damaged or too large, holds Python objects, or lacks an
+            array.
     """
-    metadata = to_parquet(table)
-    arrays = {
-        "data": matrix.data.astype(np.min_scalar_type(matrix.data.max(initial=0))),
-        "indices": matrix.indices,
-        "indptr": matrix.indptr.astype(np.int64),
-        "shape": np.array(matrix.shape, np.int64),
-    }
-    if metadata is not None:
-        arrays["metadata"] = np.frombuffer(metadata, np.uint8)
-    write_arrays(path, **arrays, **pack_covariates(covariates))
+    with (
+        read_errors(path, "not a complete .npz file of plain arrays", Exception),
+        open_bytes(path, math.inf) as (file, _),
+        zipfile.ZipFile(file) as archive,
+    ):
+        limit = byte_limit(os.fstat(file.fileno()).st_size, max_bytes, packed=True)
+        sizes = {x.filename.removesuffix(".npy"): x.file_size for x in archive.infolist()}
+        if missing := [name for name in names if name not in sizes]:
+            expected, found = ", ".join(names), ", ".join(sizes) or "none"
+            message = f"expected the arrays {expected}, got {found}"
+            raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
+        chosen = [name for name in sizes if name in names or name.startswith(optional)]
+        if sum(sizes[name] for name in chosen) > limit:
+            raise too_large(path, limit)
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in chosen}
 
 
 def read_archive(
     path: Path, max_bytes: float | None = None
 ) -> tuple[sp.csr_matrix, pd.DataFrame | None, Arrays]:
-    """Reads the ``.npz`` file of a corpus or of scipy's ``save_npz``.
+    """Reads the ``.npz`` file of scipy's ``save_npz``, or of a corpus of version 1.
 
     Returns:
         The counts, the metadata if there are any, and the covariates.

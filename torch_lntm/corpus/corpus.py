@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.archive import write_archive
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
@@ -41,8 +40,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
-from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.files.writing import as_lines, atomic_write
+from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.frames import align
 
 
@@ -747,7 +745,8 @@ class Corpus:
             ``corpus_size``.
 
         Raises:
-            CorpusError: A bound is below 1, or both ``order`` and ``shuffle`` are given.
+            ConfigError: A bound is no whole number from 1.
+            CorpusError: Both ``order`` and ``shuffle`` are given.
             IndexError: A position is out of range.
 
         Example:
@@ -755,9 +754,7 @@ class Corpus:
             >>> sizes
             [128, 128, 44]
         """
-        for bound, value in (("max_docs", max_docs), ("max_tokens", max_tokens)):
-            if value is not None and value < 1:
-                raise CorpusError(f"{bound} must be at least 1, got {value}")
+        require_whole(1, max_docs=max_docs, max_tokens=max_tokens)
         if shuffle and order is not None:
             raise CorpusError("order and shuffle both say the order of the documents; give one")
         rows = self._positions(slice(None) if order is None else order)
@@ -849,47 +846,28 @@ class Corpus:
         return hold_out_words(self, observed_fraction, seed)
 
     def save(self, path: str | Path, *, shard_size: int | None = None) -> None:
-        """Writes the corpus to a file or a folder for ``read_corpus``.
+        """Writes the corpus to a folder for ``read_corpus``.
 
-        A file ``NAME.npz`` is compressed: it holds the counts, the metadata and the covariates,
-        while the words go to ``NAME.vocab.txt`` beside it. A folder ``NAME`` holds the same as
-        plain arrays, which ``read_corpus`` maps into memory instead of loading them. Either one
+        The folder holds the counts, the words, the metadata and the covariates. Its counts are
+        plain arrays, which ``read_corpus`` maps into memory instead of loading them. The folder
         appears only once it is complete, and replaces an older corpus of the same name.
 
         Args:
-            path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
-            shard_size: Number of documents in each shard of a folder, so that several processes can
-                each read only their own shards. Defaults to one shard.
+            path: Path of the folder, without a suffix.
+            shard_size: Number of documents in each shard, so that several processes can each read
+                only their own shards. Defaults to one shard.
 
         Raises:
-            CorpusError: ``shard_size`` is below 1 or is given for a file. The path has another
-                suffix or holds other files, or a word contains a line break.
+            CorpusError: ``shard_size`` is below 1, the path has a suffix or holds other files, or a
+                word contains a line break.
             FileError: A file cannot be written.
 
         Example:
-            >>> corpus.save("lee.npz")
-            >>> lntm.read_corpus("lee.npz").fingerprint() == corpus.fingerprint()
+            >>> corpus.save("lee")
+            >>> lntm.read_corpus("lee").fingerprint() == corpus.fingerprint()
             True
         """
-        path = Path(path)
-        is_file = path.suffix == ".npz"
-        if (path.suffix and not is_file) or (is_file and shard_size is not None):
-            raise CorpusError(
-                f"{path}: a corpus is saved as an .npz file or in a folder, which alone has a "
-                "shard_size; end the path in .npz, or leave out the suffix"
-            )
-        if not is_file:
-            write_store(path, self, shard_size)
-            return
-        words = path.with_name(f"{path.stem}.vocab.txt")
-        if self.vocabulary is not None:
-            with atomic_write(words) as file:
-                file.write(as_lines(self.vocabulary, "word", words))
-        write_archive(path, self.to_scipy(), self.table, self.covariates)
-        # Left in place, an older corpus's words and labels would be read with the new counts.
-        path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
-        if self.vocabulary is None:
-            words.unlink(missing_ok=True)
+        write_store(Path(path), self, shard_size)
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:

@@ -340,21 +340,12 @@ def parse_column(name: str, values: pd.Series, num_docs: int) -> NDArray[Any]:
     Numbers with leading zeros or a plus sign are likely to be codes, so they stay text. Integers of
     64 bits stay integers; if some are missing, they become floats, unless that would round them.
     """
-    texts = values.to_numpy()
-    missing = values.isin(_MISSING_NUMBERS).to_numpy()
-    distinct = set(texts[~missing])
-    kind: Any = np.float64
-    if not distinct or not all(map(_DECIMAL.fullmatch, distinct)):
-        kind, missing = object, texts == ""
-    elif all(map(_INTEGER.fullmatch, distinct)):
-        largest = max(abs(int(text)) for text in distinct)
-        if not missing.any() and largest < 2**63:
-            kind = np.int64
-        elif largest > EXACT_IN_FLOAT:
-            kind = object
-    column = np.full(num_docs, None if kind is object else np.nan, object)
-    column[~missing] = texts[~missing]
-    return column.astype(kind)
+    present = {*values} - {*_MISSING_NUMBERS}
+    if not present or not all(map(_DECIMAL.fullmatch, present)):
+        return as_column(name, values, num_docs)
+    kind = int if all(map(_INTEGER.fullmatch, present)) else float
+    numbers = {text: kind(text) for text in present}
+    return as_column(name, [numbers.get(text) for text in values], num_docs)
 
 
 def _text(value: Any) -> str:

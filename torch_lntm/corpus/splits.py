@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.archive import read_arrays
 from torch_lntm.errors import CorpusError, require_whole
-from torch_lntm.files.arrays import read_arrays, write_arrays
+from torch_lntm.files.writing import atomic_write
 
 #: The class ``Corpus``, whose module imports this one.
 D = TypeVar("D", bound=Any)
@@ -55,8 +56,9 @@ class Split(Generic[D]):
         Args:
             path: The ``.npz`` file, for ``load_split``.
         """
-        indices = {"train_index": self.train_index, "test_index": self.test_index}
-        write_arrays(Path(path), fingerprint=self.corpus.fingerprint(), **indices)
+        indices: dict[str, Any] = {"train_index": self.train_index, "test_index": self.test_index}
+        with atomic_write(Path(path)) as file:
+            np.savez_compressed(file, fingerprint=self.corpus.fingerprint(), **indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
         The split, with the documents of ``corpus``.
 
     Raises:
-        CorpusError: The file is damaged, belongs to another corpus, or holds something else.
+        CorpusError: The file is damaged or belongs to another corpus.
     """
     path = Path(path)
     arrays = read_arrays(path, "fingerprint", "train_index", "test_index")
@@ -191,13 +193,4 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
             f"{path}: made from another corpus (its fingerprint differs from {corpus!r}); "
             "read the corpus it was made from, with the same vocabulary and options"
         )
-    train, test = arrays["train_index"], arrays["test_index"]
-    together = np.concatenate([train, test])
-    is_good = together.dtype.kind == "i" and min(train.size, test.size) > 0
-    inside = (together >= 0) & (together < corpus.num_docs)
-    if not is_good or not inside.all() or np.unique(together).size != together.size:
-        raise CorpusError(
-            f"{path}: train_index and test_index must hold different positions below "
-            f"{corpus.num_docs}; save the split again"
-        )
-    return Split(corpus, train.astype(np.int64), test.astype(np.int64))
+    return Split(corpus, arrays["train_index"], arrays["test_index"])

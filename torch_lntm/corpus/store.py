@@ -22,13 +22,17 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.archive import pack_covariates, to_parquet, unpack_columns
+from torch_lntm.corpus.archive import (
+    pack_covariates,
+    read_arrays,
+    to_parquet,
+    unpack_columns,
+)
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files.arrays import read_arrays
 from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
@@ -69,14 +73,14 @@ def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
             single shard.
 
     Raises:
-        CorpusError: The path is a file, or a folder with other contents, or ``shard_size`` is below
-            1.
+        CorpusError: The path has a suffix, is a file, or is a folder with other contents, or
+            ``shard_size`` is below 1.
         FileError: The folder cannot be written.
     """
     if shard_size is not None and shard_size < 1:
         raise CorpusError(f"shard_size is {shard_size}; expected at least 1 document")
-    if not path.name:
-        raise CorpusError(f"{path}: is the current folder; name another folder to write")
+    if not path.name or path.suffix:
+        raise CorpusError(f"{path}: a corpus is saved in a folder; name one, without a suffix")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
     files, size = {}, shard_size or corpus.num_docs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def count_words(
     stop_words = stop_words if isinstance(stop_words, str) or stop_words is None else [*stop_words]
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
-    with _counting_errors():
+    try:
         vectorizer = CountVectorizer(**settings, **pruning)
         _fit(vectorizer, [])  # checks the options
         vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)
@@ -102,6 +101,10 @@ def count_words(
         kept, note = _choose(found.sort_index(), counts.shape[0], english, **pruning)
         words = check_vocabulary(kept.index, None) or ()
         return counts[:, kept["column"].to_numpy()], words, note
+    except LNTMError:
+        raise
+    except (ValueError, TypeError, re.error) as error:
+        raise CorpusError(f"the texts cannot be counted: {error}") from error
 
 
 def _count(vectorizer: Any, texts: Iterable[str]) -> tuple[sp.csr_matrix, pd.DataFrame]:
@@ -132,17 +135,6 @@ def _over(words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame) -> s
         )
     ones = np.ones(known.size, np.int32)
     return counts @ sp.csr_matrix((ones, (known, at[known])), (len(at), len(words)))
-
-
-@contextmanager
-def _counting_errors() -> Iterator[None]:
-    """A context whose errors of scikit-learn become CorpusErrors."""
-    try:
-        yield
-    except LNTMError:
-        raise
-    except (ValueError, TypeError, re.error) as error:
-        raise CorpusError(f"the texts cannot be counted: {error}") from error
 
 
 def _fit(vectorizer: Any, texts: list[str]) -> tuple[sp.csr_matrix, Any]:

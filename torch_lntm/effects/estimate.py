@@ -125,7 +125,6 @@ def estimate(
         ['Intercept', 'party[T.right]']
     """
     require_model(model)
-    require_whole(0, seed=seed)
     require_whole(2, num_draws=num_draws)
     _require_one("link", link, REGRESSIONS)
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
@@ -145,7 +144,9 @@ def estimate(
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
     if isinstance(source, Tensor | np.ndarray):
-        source = _given_draws(torch.as_tensor(source), model, corpus.num_docs)
+        source = ThetaDraws.of(torch.as_tensor(source), model)
+        if len(source.rows) != corpus.num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
     proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
@@ -155,8 +156,7 @@ def estimate(
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
 
     regression = REGRESSIONS[link](design, parts, responses, kind)
-    if regression.separated:
-        _warn_of_separation(formula, proportions.model, regression.separated)
+    _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
         topics=regressed,
@@ -204,13 +204,14 @@ def _notes(
 def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
     """Warn of topics that almost vanish at some values of the columns."""
     labels = topic_labels(model)
-    warn(
-        f"formula {text!r} separates documents without the topics "
-        f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 for "
-        "some values of the columns, and intervals of the logit are unreliable there; use "
-        "link='identity', or a formula with fewer terms",
-        CorpusWarning,
-    )
+    if topics:
+        warn(
+            f"formula {text!r} separates documents without the topics "
+            f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 "
+            "for some values of the columns, and intervals of the logit are unreliable there; use "
+            "link='identity', or a formula with fewer terms",
+            CorpusWarning,
+        )
 
 
 def _design(
@@ -271,17 +272,6 @@ def _topics(
     if found is None:
         return tuple(numbers), every[numbers], None
     return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
-
-
-def _given_draws(theta: Tensor, model: TopicModel, num_docs: int) -> ThetaDraws:
-    """An array of draws, once checked to be of these documents."""
-    expected = (num_docs, model.num_topics)
-    if tuple(theta.shape[1:]) != expected:
-        raise ConfigError(
-            f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
-            f"{expected[1]})"
-        )
-    return ThetaDraws.of(theta, model)
 
 
 def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:

@@ -59,7 +59,7 @@ def read_corpus(
       folder is the column ``id``.
     * ``parquet``: a row per document, in a file or a folder of files, which are read in the order
       of their names.
-    * ``npz``: a file of ``Corpus.save``, or the arrays data, indices, indptr and shape of scipy.
+    * ``npz``: a file of scipy's ``save_npz``, or one that an earlier version wrote.
     * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
     * ``uci``: ``docword*.txt``.
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
@@ -126,7 +126,6 @@ def read_corpus(
             "corpus.save(folder, shard_size=...)"
         )
     if vocabulary is None and about.name in WITH_WORDS_BESIDE:
-        # Corpus.save writes NAME.vocab.txt beside NAME.npz.
         others = () if about.name == "npz" else (f"vocab.{name}.txt", "vocab.txt")
         vocabulary = _first_file(
             whole.parent, f"{whole.stem}.vocab.txt", f"{name}.vocab.txt", *others

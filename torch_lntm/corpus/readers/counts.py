@@ -38,22 +38,22 @@ _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 Entries = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[Any]]
 
 
-def corpus_of(
+def _corpus_of(
     path: Path,
+    options: Options,
     pieces: Iterable[Entries],
     num_docs: int,
-    num_words: int | None,
-    *,
-    has_vocabulary: bool = False,
+    num_words: int | None = None,
 ) -> Corpus:
     """Corpus of all entries of a file.
 
     Args:
         path: The file.
+        options: Options of reading. A vocabulary confirms the number of words.
         pieces: The entries, in any order.
         num_docs: Number of documents.
-        num_words: Size of the vocabulary; ``None`` takes the largest word plus 1.
-        has_vocabulary: Whether words confirm the size of the vocabulary.
+        num_words: Announced number of words. Defaults to that of the vocabulary, or to the largest
+            word plus 1.
 
     Raises:
         FileError: A word is negative or beyond the vocabulary, or a size is out of proportion to
@@ -62,13 +62,13 @@ def corpus_of(
     """
     nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
     rows, words, counts = map(np.concatenate, zip(nothing, *pieces, strict=True))
-    width = max(1, int(words.max(initial=-1)) + 1) if num_words is None else num_words
+    width = num_words or options.num_words or max(1, int(words.max(initial=-1)) + 1)
     for i in np.flatnonzero((words < 0) | (words >= width)):
         raise FileError(
             f"{path}: document {rows[i]} has the word {words[i]}; expected a number from 0 to "
             f"below {width}, the size of the vocabulary"
         )
-    check_size(path, words.size, num_docs, 0 if has_vocabulary else width)
+    check_size(path, words.size, num_docs, width if options.num_words is None else 0)
     return Corpus.from_matrix(sp.coo_matrix((counts, (rows, words)), (num_docs, width)))
 
 
@@ -106,8 +106,7 @@ def read_ldac(path: Path, options: Options) -> Corpus:
         words, counts = np.delete(numbers, heads).reshape(-1, 2).T
         pieces.append((num_docs + np.repeat(np.arange(len(lines)), num_pairs), words, counts))
         num_docs += len(lines)
-    has_vocabulary = options.num_words is not None
-    return corpus_of(path, pieces, num_docs, options.num_words, has_vocabulary=has_vocabulary)
+    return _corpus_of(path, options, pieces, num_docs)
 
 
 def read_uci(path: Path, options: Options) -> Corpus:
@@ -165,8 +164,7 @@ def _coordinates(
     if found != num_entries:
         message = f"{found} entries, and announces {num_entries}; is it truncated?"
         raise FileError(f"{path}: holds {message}")
-    has_vocabulary = options.num_words is not None
-    return corpus_of(path, pieces, num_docs, num_words, has_vocabulary=has_vocabulary)
+    return _corpus_of(path, options, pieces, num_docs, num_words)
 
 
 def _lines(path: Path, options: Options) -> Iterator[tuple[int, str]]:

@@ -43,7 +43,7 @@ class Format(NamedTuple):
 
 
 def read_npz(path: Path, options: Options) -> Corpus:
-    """The corpus of a file of ``Corpus.save``, or of scipy's ``save_npz``."""
+    """The corpus of a file of scipy's ``save_npz``, or of an earlier version."""
     matrix, table, covariates = read_archive(path, options.max_bytes)
     corpus = Corpus.from_matrix(matrix)
     # The names in a saved corpus may come in any order.
@@ -72,8 +72,6 @@ FORMATS: dict[str, Format] = {
         Format("folder", read_folder, "texts"),
     )
 }
-#: Formats of this package; others are of plug-ins.
-_OWN = tuple(FORMATS)
 
 
 def find_format(path: Path, name: str | None = None) -> Format:
@@ -161,8 +159,6 @@ def register_reader(
     """
     if function is None:
         return functools.partial(register_reader, name, suffixes, holds=holds)
-    if name in _OWN:
-        raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
     owner = FORMATS[name].read if name in FORMATS else None
     refuse_other_owner("format name", name, owner, function)
     for suffix in suffixes:

@@ -38,8 +38,8 @@ _FEWEST_TRANSITIONS = 10
 #: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half of
 #: the weight, so that neither the mean weight nor its standard error can be trusted.
 LEAST_CHAINS = 2.0
-#: Defaults by start of the path: temperatures, leapfrog steps, and spacing of the temperatures.
-_DEFAULTS = {"posterior": (64, 6, "sigmoid"), "prior": (500, 5, "power")}
+#: Defaults by start of the path: temperatures, and leapfrog steps.
+_DEFAULTS = {"posterior": (64, 6), "prior": (500, 5)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class AIS(LikelihoodMethod):
                     "posterior; take start='prior'"
                 )
             start = "posterior" if has_normal else "prior"
-        num_temperatures, num_steps, _ = _DEFAULTS[start]
+        num_temperatures, num_steps = _DEFAULTS[start]
         return replace(
             self,
             start=start,
@@ -270,10 +270,9 @@ def anneal(
         NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
             the posterior failed; names the parameter or the documents.
     """
-    assert path.start is not None
     assert path.num_temperatures is not None
     assert path.num_steps is not None
-    schedule = ais.make_schedule(_DEFAULTS[path.start][2], path.num_temperatures).tolist()
+    schedule = ais.make_schedule(path.num_temperatures, path.start == "prior")
     model.check_parameters()
     topics = model.topics.double_probs
     targets: Any = _from_prior if path.start == "prior" else _from_posterior

@@ -250,7 +250,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     def _prior_covariance(self) -> Tensor:
         """Covariance of the pseudo-documents, float64. Anchoring leaves the contrasts the same."""
-        eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
+        eye = torch.eye(len(self.loc), dtype=torch.float64, device=self.loc.device)
         # Differences between K independent components and the last have covariance I + 11ᵀ.
         return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)
 
