@@ -31,7 +31,11 @@ from torch_lntm.sampling import ais
 NUM_WORDS = 30
 KINDS = ["ctm", "anchored", "lntm", "iftm", "lda"]
 #: Models, and where their paths start.
-PATHS = [(kind, "prior") for kind in KINDS] + [(kind, "posterior") for kind in KINDS[:-1]]
+PATHS = [
+    pytest.param(kind, start, marks=[pytest.mark.long] * (kind in ("anchored", "lntm")))
+    for kind in KINDS
+    for start in ("prior", "posterior")[: 1 if kind == "lda" else 2]
+]
 
 
 def make_model(kind: str, num_topics: int = 3, seed: int = 0, **options: object) -> TopicModel:
