@@ -80,6 +80,7 @@ def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> Topic
     return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
+@pytest.mark.long
 @each_prior
 def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
     prior = make_model(own_code, kind).prior
