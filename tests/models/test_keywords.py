@@ -344,5 +344,5 @@ def test_saved_models_keep_keywords_and_names(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     about["topic_names"] = ["z"]
     (tmp_path / "model" / "model.json").write_text(json.dumps(about))
-    with pytest.raises(ConfigError, match="1 topic_names for 4 topics"):
+    with pytest.raises(ConfigError, match="a name for each of the 4 topics"):
         lntm.load_model(tmp_path / "model")
