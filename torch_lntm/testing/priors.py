@@ -70,8 +70,7 @@ def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, T
     """Log density ``(num_docs,)`` of the program's latent sites at given values."""
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
-    trace.compute_log_prob()
-    # The trace scales log probabilities from the batch to the corpus, which is undone here.
+    # Not the trace's own log probabilities, which are scaled from the batch to the corpus.
     sites = (trace.nodes[name] for name in latents)
     return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
