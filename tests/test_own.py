@@ -79,6 +79,7 @@ def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> Topic
     return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
+@pytest.mark.long
 @each_prior
 def test_user_priors_and_guides_keep_their_contracts(own_code, corpus, kind) -> None:
     model, batch = make_model(own_code, kind), corpus.batch(np.arange(4), dtype=torch.float64)

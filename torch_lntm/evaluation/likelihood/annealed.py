@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
-from torch_lntm.evaluation.likelihood.importance import document_words, guide_for, solve
+from torch_lntm.evaluation.likelihood.importance import guide_for, solve
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -387,9 +388,12 @@ def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     guide = guide_for(model, None)
     given = batch.to(dtype=model.dtype)
     space, posterior = solve(model, given, guide)
-    independent_batch, _ = guide.as_independent(given, posterior)
-    cells = document_words(independent_batch, topics.mT)
+    counts = guide.as_independent(given, posterior)[0].counts.double()
+    documents = (
+        (topics.mT[batch.word_index[start:stop]], counts[start:stop])
+        for start, stop in pairwise(batch.row_offsets.tolist())
+    )
     rows = torch.arange(batch.num_docs, device=batch.device)
-    loc, factor = space.normal(posterior, rows, ((words, part.counts) for words, part in cells))
+    loc, factor = space.normal(posterior, rows, documents)
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
     return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)

@@ -295,6 +295,8 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         DiagonalNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 
+    has_correlations = False
+
     form_of_covariance = (
         "diagonal, but logits are independent under this prior; give their standard deviations by "
         "std, or use ctm for a full covariance"
