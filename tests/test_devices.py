@@ -8,8 +8,7 @@ short, for every operation is slow there.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,11 @@ from torch_lntm import noise
 from torch_lntm.cli import main
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 
-# On the CPU these repeat what other tests do.
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    # So few documents and draws are unreliable, as the package says by warnings.
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 NUM_TOPICS, NUM_WORDS = 3, 15
 CPU = torch.device("cpu")
@@ -79,14 +81,6 @@ def make_model(family: str, device: torch.device) -> Any:
 
 def make_guide(model: Any, name: str) -> Any:
     return getattr(lntm.guides, name)(model)
-
-
-@pytest.fixture(autouse=True)
-def few_draws_are_expected() -> Iterator[None]:
-    """So few documents and draws are unreliable, as the package says by warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
 
 
 def check(found: Values, place: torch.device, expected: Values | None = None) -> None:
