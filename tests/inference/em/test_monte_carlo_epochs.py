@@ -15,7 +15,6 @@ import torch
 from support.fits import make_corpus
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
@@ -61,13 +60,6 @@ def test_every_epoch_has_new_mini_batches(monkeypatch) -> None:
         assert sorted(d for batch in epoch for d in batch) == list(range(20))
         assert all(list(batch) == sorted(batch) for batch in epoch)
     assert len({frozenset(epoch) for epoch in epochs}) == 3
-
-
-@pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
-def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
-    corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))
-    run = MonteCarloRun(MonteCarloEM(ctm(3, 5)), corpus)
-    assert run.num_batches == -(-4900 // expected)
 
 
 def test_ctrl_c_in_the_start_keeps_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:

@@ -63,12 +63,6 @@ def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
     assert not torch.equal(document_topics(corpus, occupied, 4, seed=6), torch.from_numpy(topics))
 
 
-def test_topics_start_from_fewer_documents_in_a_tiny_corpus() -> None:
-    corpus = Corpus.from_matrix(np.array([[3, 0], [0, 1]]))
-    topics = document_topics(corpus, np.arange(2), 3, seed=0)
-    assert bool((topics > 0).all())
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_an_epoch_makes_the_documented_updates(first: bool, device) -> None:
     """Fixed-point sweeps of theta, and counts averaged by step size, in plain loops."""
