@@ -51,6 +51,7 @@ RUN: dict[str, dict[str, str]] = {
     "names.md": {},
     "other_languages.md": {},
     "pyro.md": {},
+    "report.md": {"ctm(10,": "ctm(2,", "(model, guide)": "(model, guide, max_iterations=1)"},
     "reproducibility.md": {},
     "scikit_learn.md": {
         "(n_components=10, random_state=0)": "(n_components=10, random_state=0, max_iter=10)",

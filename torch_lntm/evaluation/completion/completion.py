@@ -176,9 +176,8 @@ def document_completion(
         draws: Any = {"num_draws": num_draws, "max_draws": max_draws, "seed": seed} | precision
         score = partial(score_by_chains, model, weight, hold_out.held_out.num_tokens, **draws)
     batches = _batches(model, hold_out, exact or guide is None, max_docs, progress)
-    parts, methods, rows = zip(
-        *((*score(*both), both[0].positions) for both in batches), strict=True
-    )
+    found = [(*score(seen, unseen), seen.positions) for seen, unseen in batches]
+    parts, methods, rows = zip(*found, strict=True)
     place = torch.cat(rows).argsort()
     for name in parts[0]:
         about[name] = torch.cat([part[name].cpu() for part in parts])[place]
