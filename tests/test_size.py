@@ -23,10 +23,10 @@ BUDGETS = {
     ("torch_lntm/corpus", "torch_lntm/files"): 2_880,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_720,
     ("torch_lntm/reports", "torch_lntm/plotting"): 1_950,
-    ("torch_lntm/cli",): 1_225,
+    ("torch_lntm/cli",): 1_206,
     ("torch_lntm/evaluation",): 1_285,
-    ("torch_lntm/estimators", "torch_lntm/io"): 882,
-    ("tests",): 27_800,
+    ("torch_lntm/estimators", "torch_lntm/io"): 860,
+    ("tests",): 26_950,
 }
 #: Most names in the lists ``__all__`` of all rooms and modules.
 MOST_NAMES = 150

@@ -92,4 +92,4 @@ def test_report_on_counts_and_on_texts(counts, texts, capsys):
     assert "<blockquote" in Path("other/report.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["report", "run", "--out", "."]) == 1
-    assert "is a folder" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err

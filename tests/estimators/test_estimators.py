@@ -15,7 +15,6 @@ import scipy.sparse as sp
 import torch
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -89,18 +88,6 @@ def test_a_fit_finds_the_two_kinds_of_documents(name):
     assert name != "iftm" or estimator.mixing_.shape == (3, 2)
     assert estimator.n_iter_ >= 1
     assert estimator.stop_reason_ in ("converged", "stopped_early", "max_iterations")
-
-
-def test_a_fit_equals_the_recipes_fit():
-    X = counts()
-    estimator = ESTIMATORS["ctm"]().set_params(random_state=np.random.RandomState(7)).fit(X)
-    seed = int(np.random.RandomState(7).randint(2**31 - 1))
-    smoothing = 0.05 * min(1.0, X.sum() / (3 * 8))
-    model = lntm.models.ctm(3, 8, seed=seed, topic_smoothing=smoothing)
-    guide = lntm.guides.TaylorGuide(model)
-    options = {"max_iterations": 1, "start_epochs": 2, "stepwise_epochs": 1, "progress": False}
-    lntm.inference.VariationalEM(model, guide, seed=seed, **options).fit(X)
-    np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
 
 
 def test_auto_chooses_a_posterior_by_the_documents(monkeypatch):
@@ -237,14 +224,6 @@ def test_documents_without_words_have_the_priors_proportions(fitted):
 def test_values_that_are_not_counts_are_refused(X, message):
     with pytest.raises(ValueError, match=message):
         ESTIMATORS["ctm"]().fit(X)
-
-
-def test_an_estimator_before_its_fit_raises():
-    estimator = lntm.CorrelatedTopicModel()
-    for method in ("transform", "score", "perplexity", "posteriors", "topics", "held_out"):
-        with pytest.raises(NotFittedError):
-            getattr(estimator, method)(counts())
-    assert not hasattr(estimator, "components_")
 
 
 # -- scores --------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import torch
 from support.folders import WORDS, make_model, make_result
 
 from torch_lntm.cli import main
-from torch_lntm.corpus import Corpus, read_corpus
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.corpus import read_corpus
+from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentHMC, transform
 from torch_lntm.io import UnfinishedRun, load_run, save_run
 from torch_lntm.io.runs import SPLIT, check_target
@@ -123,8 +123,6 @@ def test_writing_to_the_current_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="current folder"):
         check_target(Path(), overwrite=False)
-    with pytest.raises(CorpusError, match="current folder"):
-        Corpus.from_matrix([[1]]).save(Path())
 
 
 FITS = Path(__file__).parent / "format_1_fits"

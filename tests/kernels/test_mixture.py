@@ -227,32 +227,6 @@ def test_responsibility_covariance_equals_brute_force_for_any_chunks(
     close(got, expected, 1e-12)
 
 
-def test_counts_follow_permutations_and_parts_add_up(device) -> None:
-    weights, topics, counts = random_arrays(20, 5, 30)
-    rng = np.random.default_rng(2)
-    docs, words, order = rng.permutation(20), rng.permutation(30), rng.permutation(5)
-
-    def counted(w, p, c):
-        t, phi = tensors(device, torch.float64, w, p)
-        return expected_counts(t, phi, make_batch(c, device), word_counts=True)
-
-    whole = counted(weights, topics, counts)
-    close(whole.topic_counts.sum(1), counts.sum(1), 1e-12)
-    close(whole.word_counts.sum(0), counts.sum(0), 1e-12)
-
-    moved = counted(weights[docs][:, order], topics[order][:, words], counts[docs][:, words])
-    close(moved.log_likelihood, whole.log_likelihood.cpu()[docs], 1e-12)
-    close(moved.topic_counts, whole.topic_counts.cpu()[docs][:, order], 1e-12)
-    close(moved.word_counts, whole.word_counts.cpu()[order][:, words], 1e-12)
-
-    parts = [
-        counted(weights[s], topics, counts[s]) for s in (slice(0, 7), slice(7, 8), slice(8, 20))
-    ]
-    close(torch.cat([p.log_likelihood for p in parts]), whole.log_likelihood.cpu(), 1e-12)
-    close(torch.cat([p.topic_counts for p in parts]), whole.topic_counts.cpu(), 1e-12)
-    close(sum(p.word_counts for p in parts), whole.word_counts.cpu(), 1e-12)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_repeated_calls_agree_to_the_last_bit(device, dtype) -> None:
     weights, topics, counts = random_arrays(200, 30, 500)

@@ -19,7 +19,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.inference.chains.samples import effective_sample_size
 from torch_lntm.models import TopicModel, ctm, lntm
 from torch_lntm.models.topics.normal import NormalTopics
 

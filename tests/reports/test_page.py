@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -309,6 +310,19 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     lntm.report(result, corpus, path, overwrite=True, source=guide, **few)
     html = path.read_text(encoding="utf-8")
     assert "by the model ctm and the posterior taylor" in html
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    example = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    # Small enough for a test; everything else as printed.
+    code = example.replace("ctm(10,", "ctm(2,").replace(
+        "(model, guide)", "(model, guide, **FEW)", 1
+    )
+    exec(compile(code, "report.md", "exec"), {"FEW": {"max_iterations": 1, "progress": False}})
+    assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
 
 
 def test_equal_documents_give_an_equal_page(known, html):

@@ -218,9 +218,7 @@ def evaluate(
     results: list[Any] = []
     if "completion" in chosen:
         results += completion(run.guide(), test, train, **options, **documents.random)
-    if "likelihood" in chosen and test.num_tokens == 0:
-        say("the documents have no words, so the likelihood per token is undefined")
-    elif "likelihood" in chosen:
+    if "likelihood" in chosen:
         results.append(lntm.evaluation.log_likelihood(run.model, test, method, **documents.random))
     scores = lntm.reports.score_table(*results)
     if {"coherence", "diversity"} & {*chosen}:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, known_options, say, takes
-from torch_lntm.cli.values import read_value
+from torch_lntm.cli.values import read_option
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 
 if TYPE_CHECKING:
@@ -190,7 +189,12 @@ class RunDocuments(Documents):
         run.model.to(device)
         by_default, corpus_of_fit = not self.corpus, run.config.get("corpus")
         if by_default:
-            self.corpus = _local_corpus(self.run_folder, corpus_of_fit)
+            self.corpus = str(corpus_of_fit)
+            if not self.path.exists():
+                raise ConfigError(
+                    f"{corpus_of_fit}: no such file or folder, and the corpus of {self.run_folder} "
+                    "was read from there; name the documents, as CORPUS"
+                )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             corpus = self._read_for(run)
@@ -245,36 +249,10 @@ class RunDocuments(Documents):
 
 
 def _reading_of(run: Run) -> dict[str, Any]:
-    """The corpus and the given options of reading and words in the configuration of a run.
-
-    Raises:
-        ConfigError: An option has another type than on the command line.
-    """
-    config = {}
-    for name, option in known_options(Documents).items():
-        value = run.config.get(name)
-        try:
-            value = None if value is None else read_value(option.kinds, value)
-        except ArgumentTypeError as error:
-            where = f"{run.path / 'config.json'}: {name}: {str(error)[:200]}"
-            raise ConfigError(f"{where}. Was the file edited?") from error
-        if value not in (None, option.default):
-            config[name] = value
-    return config
-
-
-def _local_corpus(folder: str, corpus: object) -> str:
-    """The corpus that a run's configuration names: a local path or an example.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    if isinstance(corpus, str) and (_example(corpus) is not None or Path(corpus).exists()):
-        return corpus
-    source = f"the corpus of {folder} was read from there"
-    raise ConfigError(
-        f"{corpus}: no such file or folder, and {source}; name the documents, as CORPUS"
-    )
+    """The corpus and the given options of reading and words in the configuration of a run."""
+    path, config = run.path / "config.json", run.config
+    options = known_options(Documents).items()
+    return given(Documents, {n: read_option(o, config.get(n), path) for n, o in options})
 
 
 def _format_of(corpus: object) -> str | None:

@@ -257,7 +257,7 @@ def _through_knots(
                 key = noise.fold_in(keys, transition)
                 state, info = trial.move(key, target, state, schedule, knot)
                 acceptance += info.acceptance.mean(0) / tuning.num_transitions
-            # Mean acceptance probability after tuning of the step sizes.
+            # The aim is a mean acceptance probability of 0.8.
             proposed = (log_step_size + acceptance - 0.8).clamp_max(log_longest)
             log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
         tuned.append(log_step_size)
