@@ -184,11 +184,11 @@ def test_wrong_columns_of_texts_are_refused_with_advice(library):
     frame = MAKERS[library](TABLE)
     with pytest.raises(CorpusError, match=r"no columns are named 'text'; .* are id, body, "):
         Corpus.from_frame(frame)
-    with pytest.raises(CorpusError, match=r"'id' has no text in 3 of 3 rows: 0, 1, 2 .got 7.;"):
+    with pytest.raises(CorpusError, match=r"3 of 3 documents have no text.*: 0, 1, 2 .got 7.;"):
         Corpus.from_frame(frame, text="id")
     with pytest.raises(CorpusError, match=r"Corpus\.from_frame\(frame, text=name\)"):
         Corpus.from_texts(frame)
-    with pytest.raises(CorpusError, match=r"'text' has no text in 30 of 31 rows: 1, 2, .*, 20 and"):
+    with pytest.raises(CorpusError, match=r"30 of 31 documents have no text.*: 1, 2, .*, 20 and"):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
 
 

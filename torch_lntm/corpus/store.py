@@ -290,7 +290,8 @@ def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDAr
     """The checked and mapped arrays of a shard."""
     arrays, folder = [], path / shard["folder"]
     for name, size in _sizes(shard).items():
-        array = map_array(folder / name)
+        with read_errors(folder / name, "not a complete .npy file; is it truncated?", Exception):
+            array: NDArray[Any] = np.load(folder / name, mmap_mode="r")
         is_whole = array.dtype == ARRAYS[name] and array.shape == (size,)
         if not is_whole or checksum_of(array) != shard["files"][name]:
             raise damaged(folder / name)
@@ -310,17 +311,6 @@ def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDAr
             "counts; make the folder again"
         )
     return arrays
-
-
-def map_array(path: Path) -> NDArray[Any]:
-    """Read-only, memory-mapped array of an ``.npy`` file.
-
-    Raises:
-        FileError: The file is missing or damaged.
-    """
-    with read_errors(path, "not a complete .npy file; is it truncated?", Exception):
-        array: NDArray[Any] = np.load(path, mmap_mode="r")
-        return array
 
 
 def damaged(file: Path | str) -> FileError:

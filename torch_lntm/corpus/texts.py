@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
-from torch_lntm.corpus.metadata import is_table
+from torch_lntm.corpus.metadata import is_table, listed
 from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, warn
 
 #: Texts count as English if at least this share of their tokens are English stop words.
@@ -36,17 +36,19 @@ def check_texts(texts: Any) -> list[str]:
             f"texts must be an iterable of strings, got a single {type(texts).__name__}; wrap one "
             f"text: [text]; {ADVICE}"
         )
-    texts = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise CorpusError(
-                f"text {i} must be a string, got {type(text).__name__} {text!r:.60}; leave missing "
-                "values out, or fill in an empty text; join the words of a list by spaces, and "
-                f"give token_pattern=r'\\S+'; {ADVICE}"
-            )
-    if not texts:
+    found = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)
+    wrong = [i for i, text in enumerate(found) if not isinstance(text, str)]
+    if wrong:
+        names = texts.index[wrong] if isinstance(texts, pd.Series) else wrong
+        raise CorpusError(
+            f"{len(wrong)} of {len(found)} documents have no text, which must be a string: "
+            f"{listed(names)} (got {found[wrong[0]]!r:.60}); leave missing values out, or fill in "
+            "an empty text; join the words of a list by spaces, and give token_pattern=r'\\S+'; "
+            f"{ADVICE}"
+        )
+    if not found:
         raise CorpusError("the texts cannot be counted: there are none")
-    return texts
+    return found
 
 
 def count_words(
