@@ -13,8 +13,9 @@ import scipy.sparse as sp
 import torch
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, read_corpus
+from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.metadata import make_metadata
+from torch_lntm.corpus.splits import load_split
 from torch_lntm.errors import CorpusError, FileError, MissingColumnError
 
 NAN = float("nan")

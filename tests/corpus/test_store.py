@@ -18,7 +18,7 @@ from support.corpora import LDAC, dense, make_corpus, write
 
 from torch_lntm.corpus import Corpus, mapped, read_corpus
 from torch_lntm.corpus import store as stores
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.errors import ConfigError, CorpusError, FileError
 
 NAMES = ("row_offsets", "word_index", "counts")
 
@@ -316,7 +316,7 @@ def test_saving_replaces_only_folders_of_corpora(corpus, tmp_path):
         with pytest.raises(CorpusError, match=rf"{name}: exists and is not the folder of a corpus"):
             corpus.save(tmp_path / name)
     assert (tmp_path / "notes" / "a.txt").read_text() == "precious"
-    with pytest.raises(CorpusError, match=r"toy\.npz: a corpus is saved in a folder; name one"):
+    with pytest.raises(CorpusError, match=r"toy\.npz: a corpus is saved in a folder.*without"):
         corpus.save(tmp_path / "toy.npz")
 
 
@@ -408,7 +408,7 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
     ):
         with pytest.raises(CorpusError, match=match):
             read_corpus(path, **options)
-    with pytest.raises(CorpusError, match="shard_size is 0; expected at least 1 document"):
+    with pytest.raises(ConfigError, match="shard_size is 0; expected at least 1"):
         corpus.save(tmp_path / "other", shard_size=0)
 
 

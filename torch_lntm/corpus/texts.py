@@ -187,6 +187,8 @@ def _choose(
     Raises:
         CorpusError: No word remains.
     """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
     least, most = (
         x if isinstance(x, Integral) else x * num_texts
         for x in (1 if min_df is None else min_df, max_df)
@@ -196,7 +198,9 @@ def _choose(
         largest = (-kept["tokens"].to_numpy()).argsort()[:max_features]
         kept = kept.iloc[np.sort(largest)]
     if english and len(kept):
-        stops = english_stop_words(kept.index, kept["tokens"].to_numpy())
+        tokens = kept["tokens"].to_numpy()
+        stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in kept.index], bool)
+        stops &= tokens[stops].sum() >= _ENGLISH_SHARE * tokens.sum()
         kept = kept[~stops]
         if stops.any():
             notes.append(f"{_number(stops, 'English stop word')} (stop_words none keeps them)")
@@ -215,19 +219,6 @@ def _choose(
             f"{_number(rare, 'word')} in fewer than {least} documents (min_df 1 keeps them)"
         )
     return kept, f"left out {' and '.join(notes)}" if notes else None
-
-
-def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Mask of the English stop words; all False if they are too rare for the texts to be English.
-
-    Args:
-        words: ``num_words`` words.
-        num_tokens: ``(num_words,)`` tokens of each word.
-    """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in words], bool)
-    return stops & bool(num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum())
 
 
 def automatic_min_df(num_docs: int) -> int:

@@ -106,12 +106,11 @@ class TextStream:
                 if not isinstance(record, dict):
                     message = f"expected a mapping of fields, got {excerpt(str(record))}"
                     raise FileError(f"{self.path}, {place}: {message}")
-                missing: object = ()
-                text = record.pop(field, missing)
+                text = record.pop(field, ())
                 if text is None:
                     text = ""  # like an empty field of csv
                 if not isinstance(text, str):
-                    got = "none" if text is missing else f"{text!r:.60}"
+                    got = "none" if text == () else f"{text!r:.60}"
                     raise FileError(
                         f"{self.path}, {place}: expected a text in the field {field!r}, got {got}; "
                         f"the other fields are {listed(record)}; choose by text_field; the first "
