@@ -60,8 +60,7 @@ def own_code(corpus):
     before = dict(CONSTRUCTORS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
-        for page in ("own_parts.md",):
-            exec(compile(code_of(page), page, "exec"), module.__dict__)
+        exec(compile(code_of("own_parts.md"), "own_parts.md", "exec"), module.__dict__)
     sys.modules["own_code"] = module
     yield module
     del sys.modules["own_code"], GUIDES["mode"]
@@ -80,22 +79,17 @@ def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> Topic
     return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
+@pytest.mark.long
 @each_prior
-def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
-    prior = make_model(own_code, kind).prior
-    batch = corpus.batch(np.arange(4), dtype=torch.float64)
-    lntm.testing.check_prior(prior, batch, exact_m_step=kind == "covariates")
-
-
-@each_prior
-def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
-    model = make_model(own_code, kind)
+def test_user_priors_and_guides_keep_their_contracts(own_code, corpus, kind) -> None:
+    model, batch = make_model(own_code, kind), corpus.batch(np.arange(4), dtype=torch.float64)
+    lntm.testing.check_prior(model.prior, batch, exact_m_step=kind == "covariates")
     names = guides_for(model)
     assert {"taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"} <= set(names)
     for name in names:
         guide = make_guide(name, model, tolerance=1e-8, max_iterations=500)
-        lntm.testing.check_guide(guide, corpus.batch(np.arange(4), dtype=torch.float64))
-        assert guide(corpus.batch(np.arange(4), dtype=torch.float32)).dtype == torch.float64
+        lntm.testing.check_guide(guide, batch)
+        assert guide(batch.to(dtype=torch.float32)).dtype == torch.float64
 
 
 @each_prior
@@ -165,9 +159,12 @@ def test_variational_em_recovers_the_slopes(own_code) -> None:
     """The fit recovers the slopes, in any order of the documents."""
     rng = np.random.default_rng(3)
     topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
-    truth = TopicModel(
-        own_code.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
-        DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+    truth, model = (
+        TopicModel(
+            own_code.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
+            DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+        )
+        for _ in range(2)
     )
     slopes = torch.tensor([[0.5, 0.0, -0.5], [1.0, -1.0, 0.0]], dtype=torch.float64)
     with torch.no_grad():
@@ -175,10 +172,6 @@ def test_variational_em_recovers_the_slopes(own_code) -> None:
         truth.prior.set_(covariance=0.3 * torch.eye(3))
     x = np.stack([np.ones(500), rng.normal(size=500)], 1)
     made, _ = truth.generate([80] * 500, covariates={"x": x}, seed=0)
-    model = TopicModel(
-        own_code.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
-        DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
-    )
     guide = make_guide("taylor", model)
     VariationalEM(model, guide, start="model", max_iterations=15, progress=False).fit(made)
     found = model.prior.weights.detach()

@@ -10,30 +10,26 @@ import pytest
 
 import torch_lntm as lntm
 
+HEAVY = "heavy = {%s} & set(sys.modules)\nassert not heavy, heavy\n"
+IMPORT = "import sys, torch_lntm, torch_lntm.cli\n" + HEAVY % (
+    "'torch', 'pyro', 'numpy', 'scipy', 'sklearn', 'matplotlib'"
+)
+FIT = (
+    """
+import sys, numpy as np, torch_lntm as lntm
+corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
+guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 10))
+lntm.inference.VariationalEM(guide.model, guide, max_iterations=1).fit(corpus)
+"""
+    + HEAVY % "'sklearn.feature_extraction', 'scipy.stats'"
+)
+
 
 @pytest.mark.slow
-def test_importing_the_package_loads_nothing_heavy():
-    code = (
-        "import sys, torch_lntm, torch_lntm.cli\n"
-        "heavy = {'torch', 'pyro', 'numpy', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.long
-def test_a_fit_to_counts_loads_nothing_for_texts():
-    code = (
-        "import sys, numpy as np, torch_lntm as lntm\n"
-        "corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))\n"
-        "model = lntm.models.ctm(2, 10)\n"
-        "guide = lntm.guides.TaylorGuide(model)\n"
-        "lntm.inference.VariationalEM(model, guide, max_iterations=1).fit(corpus)\n"
-        "heavy = {'sklearn.feature_extraction', 'scipy.stats'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "lntm.Corpus.from_texts(['a cat', 'a dog'])\n"
-        "assert 'sklearn.feature_extraction' in sys.modules"
-    )
+@pytest.mark.parametrize(
+    "code", [IMPORT, pytest.param(FIT, marks=pytest.mark.long)], ids=["import", "fit"]
+)
+def test_nothing_heavy_is_loaded_before_it_is_used(code):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import configparser
-import functools
 import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "torch_lntm"
-#: The distributions that each module comes from; the first call reads those of the environment.
-distributions_of = functools.cache(packages_distributions)
 
 
 @pytest.fixture(scope="module")
@@ -25,66 +25,50 @@ def metadata() -> configparser.ConfigParser:
     return parser
 
 
-def normalised(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
 def required(metadata: configparser.ConfigParser, section: str, key: str) -> set[str]:
     """The distributions of a list of requirements, those of the extras that it names included."""
     found = set()
-    for line in metadata[section][key].split("\n"):
-        if not line:
-            continue
-        name, extras = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", line).groups()
-        if normalised(name) == "torch-lntm":
-            for extra in extras.split(","):
-                found |= required(metadata, "options.extras_require", extra)
-        else:
-            found.add(normalised(name))
+    for line in filter(None, metadata[section][key].split("\n")):
+        requirement = Requirement(line)
+        found.add(canonicalize_name(requirement.name))
+        for extra in requirement.extras if requirement.name == "torch_lntm" else ():
+            found |= required(metadata, "options.extras_require", extra)
     return found
 
 
-def undeclared(source: str, metadata: configparser.ConfigParser) -> list[str]:
-    """Third-party modules that a source imports and setup.cfg does not declare.
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """The modules that a file imports, each with the list that must declare it.
 
     An import at the top of a file is of the core. An import in a function, or for annotations
     alone, may be of an extra: something before it has said what to install.
     """
-    core = required(metadata, "options", "install_requires")
-    extras = {
-        extra: required(metadata, "options.extras_require", extra)
-        for extra in metadata["options.extras_require"]
-    }
+    source = path.read_text(encoding="utf-8")
+    yield from re.findall(r"import_extra\(['\"]([\w.]+)['\"], ['\"](\w+)", source)
     tree = ast.parse(source)
-    found = [
-        (module, extras.get(extra, set()))
-        for module, extra in re.findall(r"import_extra\(['\"]([\w.]+)['\"], ['\"](\w+)", source)
-    ]
     for node in ast.walk(tree):
-        allowed = core if node in tree.body else core.union(*extras.values())
+        declared = "core" if node in tree.body else "any"
         if isinstance(node, ast.Import):
-            found += [(alias.name, allowed) for alias in node.names]
+            yield from ((alias.name, declared) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.append((node.module or "", allowed))
-    problems = []
-    for module, allowed in found:
-        top = module.partition(".")[0]
-        distributions = {normalised(name) for name in distributions_of().get(top, [top])}
-        if top not in {"torch_lntm", *sys.stdlib_module_names} and not distributions & allowed:
-            problems.append(module)
-    return problems
+            yield node.module, declared
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_third_party_import_is_declared(metadata: configparser.ConfigParser) -> None:
-    problems = [
-        f"{path.relative_to(REPOSITORY)}: {problem}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+    section = "options.extras_require"
+    lists = {extra: required(metadata, section, extra) for extra in metadata[section]}
+    lists["core"] = required(metadata, "options", "install_requires")
+    lists["any"] = set().union(*lists.values())
+    origins = packages_distributions()
+    for path in sorted(PACKAGE.rglob("*.py")):
         # Triton comes with torch's CUDA builds; this file is imported where it has been found.
-        if path.name != "triton_ops.py"
-        for problem in undeclared(path.read_text(encoding="utf-8"), metadata)
-    ]
-    assert problems == []
+        if path.name == "triton_ops.py":
+            continue
+        for module, declared in imports(path):
+            top = module.partition(".")[0]
+            found = {canonicalize_name(name) for name in origins.get(top, [top])}
+            known = top in {PACKAGE.name, *sys.stdlib_module_names} or found & lists[declared]
+            assert known, f"{path.name}: {module} is not in setup.cfg's list {declared}"
 
 
 def test_the_minimum_python_version_is_the_same_everywhere(

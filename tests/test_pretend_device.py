@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.pretend import PretendDevice, PretendDeviceError, PretendTensor
+from support.pretend import PretendDevice, PretendDeviceError
 from torch import Tensor
 
 
@@ -70,49 +70,3 @@ def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> N
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
     assert draw(1) != torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
-
-
-def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def gradient(x: Tensor) -> Tensor:
-        x = x.clone().requires_grad_()
-        function(x).sum().backward()
-        assert x.grad is not None
-        return x.grad
-
-    return gradient
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4, dtype=x.dtype, device=x.device)),
-        lambda x: x.sort(-1).values.cumsum(-1),
-        lambda x: torch.special.ndtri(x.sigmoid()) + torch.lgamma(x.abs()) + torch.digamma(x.abs()),
-        gradient_of(lambda x: torch.linalg.eigh(x @ x.mT)[0]),
-        gradient_of(lambda x: torch.linalg.solve(x, x.mT).logsumexp(0)),
-    ],
-)
-def test_results_equal_the_cpu_s_to_the_last_bit(
-    cuda: PretendDevice, function: Callable[[Tensor], Tensor]
-) -> None:
-    x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = function(x)
-    found = function(x.to("cuda"))
-    assert isinstance(found, PretendTensor)
-    assert found.layout == expected.layout
-    assert torch.equal(found.cpu(), expected)
-
-
-def test_a_module_moves_and_trains(cuda: PretendDevice) -> None:
-    def trained(device: str) -> Tensor:
-        torch.manual_seed(0)
-        module = torch.nn.Linear(3, 2).to(device)
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            module(torch.ones(4, 3, device=device)).square().mean().backward()
-            optimizer.step()
-        assert module.weight.device.type == device
-        return module.cpu().weight
-
-    assert torch.equal(trained("cpu"), trained("cuda"))

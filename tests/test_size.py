@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -21,31 +19,24 @@ KERNELS = PACKAGE / "kernels" / "triton_ops.py"
 #: The aims of rooms above theirs: corpus and files 2,400; effects and formulas 1,500; the command
 #: line 1,100; estimators and io 850.
 BUDGETS = {
-    ("torch_lntm",): 25_570,
+    ("torch_lntm",): 24_720,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_880,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_720,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 2_000,
-    ("torch_lntm/cli",): 1_225,
-    ("torch_lntm/evaluation",): 1_360,
-    ("torch_lntm/estimators", "torch_lntm/io"): 882,
-    ("tests",): 28_800,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_970,
+    ("torch_lntm/cli",): 1_206,
+    ("torch_lntm/evaluation",): 1_305,
+    ("torch_lntm/estimators", "torch_lntm/io"): 860,
+    ("tests",): 26_950,
 }
 #: Most names in the lists ``__all__`` of all rooms and modules.
 MOST_NAMES = 150
-#: Tokens that are no code.
-SILENT = {
-    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
-    *(tokenize.ENDMARKER, tokenize.ENCODING),
-}
 
 
 @functools.cache
 def code_lines(source: str) -> set[int]:
     """The numbers of the lines that hold code, without texts that stand alone as docstrings do."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in SILENT:
-            lines.update(range(token.start[0], token.end[0] + 1))
+    stripped = [line.strip() for line in source.splitlines()]
+    lines = {n for n, line in enumerate(stripped, 1) if line and not line.startswith("#")}
     for node in ast.walk(ast.parse(source)):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -75,19 +66,13 @@ def test_no_function_is_longer_than_a_page() -> None:
     assert found == []
 
 
-def test_a_long_function_is_found() -> None:
-    body = "    x = 1\n    # a comment\n\n"
-    document = '    """A summary.\n\n    More.\n    """\n'
-    assert long_functions("def f():\n" + document + 59 * body) == []
-    assert long_functions("def f():\n" + document + 60 * body) == ["f: 61 lines"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("rooms", "most"), BUDGETS.items(), ids=lambda value: str(value))
-def test_rooms_keep_to_their_budgets(rooms: tuple[str, ...], most: int) -> None:
-    files = [path for room in rooms for path in (REPOSITORY / room).rglob("*.py")]
-    assert files
-    assert sum(len(code_lines(path.read_text(encoding="utf-8"))) for path in files) <= most
+def test_rooms_keep_to_their_budgets() -> None:
+    for rooms, most in BUDGETS.items():
+        files = [path for room in rooms for path in (REPOSITORY / room).rglob("*.py")]
+        assert files, rooms
+        lines = sum(len(code_lines(path.read_text(encoding="utf-8"))) for path in files)
+        assert lines <= most, rooms
 
 
 def test_public_names_keep_to_their_budget() -> None:

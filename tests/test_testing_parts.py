@@ -147,22 +147,10 @@ def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:
 YEARS = models.Periods("year", (1, 2, 4), (1.0, 2.0, 4.0), (0.5, 0.3, 0.2))
 
 
-def _of_years(corpus: Corpus) -> DocumentBatch:
+def test_topics_of_periods_keep_their_contract(corpus) -> None:
     years = np.arange(corpus.num_docs) % 3
-    return corpus.with_covariates({"content": years}).batch(dtype=torch.float64)
-
-
-class _ForgetsItsShares(models.Periods):
-    def to_json(self):
-        return super().to_json() | {"shares": [0.2, 0.3, 0.5]}
-
-
-def test_check_topics_finds_periods_that_files_change(corpus) -> None:
-    batch = _of_years(corpus)
+    batch = corpus.with_covariates({"content": years}).batch(dtype=torch.float64)
     testing.check_topics(models.DynamicTopics(2, NUM_WORDS, YEARS, scale=0.3), batch)
-    years = _ForgetsItsShares("year", YEARS.levels, YEARS.positions, YEARS.shares)
-    with pytest.raises(AssertionError, match="to_json"):
-        testing.check_topics(models.DynamicTopics(2, NUM_WORDS, years), batch)
 
 
 class _OtherTokens(DirichletMultinomial):

@@ -76,16 +76,12 @@ def document_keys(seed: int, index: Tensor, num_draws: int) -> Tensor:
     return fold_in(fold_in(root, index)[None], draws)
 
 
-def _uniform_of_bits(bits: Tensor) -> Tensor:
-    """Float64 in the open interval (0, 1), from the 52 highest bits."""
-    return (_shifted(bits, 12).double() + 0.5) * 2.0**-52
-
-
 def uniform(key: Tensor, size: int) -> Tensor:
     """Uniform numbers in (0, 1) ``(..., size)`` float64 of keys ``(...,)``."""
     if _in_one_launch(key):
         return fused.uniform(key, size)
-    return _uniform_of_bits(fold_in(key[..., None], torch.arange(size, device=key.device)))
+    bits = fold_in(key[..., None], torch.arange(size, device=key.device))
+    return (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # of the 52 highest bits
 
 
 def normal(key: Tensor, size: int) -> Tensor:

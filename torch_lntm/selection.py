@@ -67,12 +67,10 @@ class Selection:
             total time of the fits. A number is missing where a criterion has no value:
             ``stability`` needs two seeds, and ``dispersion`` fewer parameters than the residuals
             have degrees of freedom.
-        about: Description of the model, the documents and the split, in words.
         interrupted: Whether Ctrl-C ended the fits early.
     """
 
     scores: pd.DataFrame
-    about: str = ""
     interrupted: bool = False
 
     @property
@@ -108,7 +106,7 @@ class Selection:
         return f"{chosen} topics: {text}"
 
     def __repr__(self) -> str:
-        return f"Selection({self.about})\n  {self.because}"
+        return f"Selection({self.because})"
 
     def __str__(self) -> str:
         frame = self.frame().drop(columns=["seconds", "recommended"])
@@ -255,7 +253,7 @@ def select(
     require_whole(2, top_n=top_n, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
     require_whole(1, num_seeds=num_seeds)
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
-    train, test = corpus.split(test_fraction, seed=seed)
+    train, _ = corpus.split(test_fraction, seed=seed)
     annealing = (AIS() if likelihood is True else likelihood) or None
     shares = (test_fraction, observed_fraction)
     settings = {"options": options or {}, "model_options": model_options, "device": device}
@@ -272,16 +270,8 @@ def select(
     except KeyboardInterrupt as stop:
         if not fits or isinstance(stop, Terminated):
             raise
-    about = (
-        f"{recipe.model}, {num_seeds} seeds, {len(train)} documents fitted and {len(test)} held "
-        f"out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
-    )
-    if fits[sizes[0]][0].model.words.cache_weight is not None:
-        about += ", completion with the documents' own words"
-    if annealing:
-        about += f"; likelihood with {annealing.num_chains} chains a document"
     interrupted = sum(map(len, fits.values())) < len(runs)
-    return Selection(_scores(fits, train, top_n), about, interrupted)
+    return Selection(_scores(fits, train, top_n), interrupted)
 
 
 def _scores(fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int) -> pd.DataFrame:

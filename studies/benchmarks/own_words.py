@@ -27,10 +27,11 @@ from studies.benchmarks.quality import UNIGRAM, packed, unpacked
 from studies.benchmarks.splits import Scores, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.scores.cache import fit_cache_weight
 from studies.scores.completion import completion_of, model_of
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import CompletionResult, coherence, fit_cache_weight, paired_difference
+from torch_lntm.evaluation import CompletionResult, coherence, paired_difference
 from torch_lntm.evaluation.completion.result import ExactCompletion
 
 #: Names of both predictions in rows and in tables.

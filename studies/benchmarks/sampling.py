@@ -35,7 +35,7 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.inference.chains.samples import effective_sample_size
 from torch_lntm.kernels.mixture import expected_topic_counts, mixture_log_likelihood
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric

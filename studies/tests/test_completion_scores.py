@@ -7,11 +7,39 @@ import pandas as pd
 import pytest
 import torch
 
-from studies.scores.completion import completion_perplexity
-from torch_lntm.corpus import Corpus
+from studies.scores.completion import completion_of, completion_perplexity
+from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.evaluation import document_completion
+from torch_lntm.evaluation.completion.result import ExactCompletion
+from torch_lntm.models import ctm, iftm, lda
 
 COUNTS = np.random.default_rng(3).poisson(0.8, (20, 12))
+RNG = np.random.default_rng(0)
+NUM_WORDS = 6
+TOPICS = {k: RNG.dirichlet(np.full(NUM_WORDS, 0.5), k) * 0.97 + 0.03 / NUM_WORDS for k in (2, 3)}
+ALPHA = {2: np.array([0.4, 1.1]), 3: np.array([0.2, 0.7, 0.4])}
+LOC = {2: np.array([0.5, -0.3]), 3: np.array([0.2, -0.4, 0.6])}
+ROOT = RNG.normal(size=(3, 3)) + np.eye(3)
+COVARIANCE = {k: (ROOT @ ROOT.T)[:k, :k] for k in (2, 3)}
+#: Observed and held-out counts; one document has nothing observed, one nothing held out.
+OBSERVED = np.array(
+    [[3, 0, 1, 0, 2, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 2, 0, 4, 1, 6]]
+)
+HELD_OUT = np.array(
+    [[1, 1, 0, 2, 0, 1], [0, 0, 2, 1, 0, 0], [2, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]]
+)
+
+
+def hold_out(times: int = 1) -> WordHoldOut[Corpus]:
+    """The documents, each several times."""
+    observed, rest = (np.tile(x, (times, 1)) for x in (OBSERVED, HELD_OUT))
+    corpus = Corpus.from_matrix(observed + rest, name="few")
+    entries = (
+        np.repeat(np.arange(corpus.num_docs), np.diff(corpus.row_offsets)),
+        corpus.word_index,
+    )
+    return WordHoldOut(corpus, observed[entries].astype(np.int64))
 
 
 def test_arrays_are_normalised_and_frames_are_joined_by_names() -> None:
@@ -53,3 +81,63 @@ def test_tiny_probabilities_differ_from_zero() -> None:
     held_out = Corpus.from_matrix([[0, 100]])
     result = completion_perplexity([[1.0]], [[1.0, 1e-30]], held_out)
     assert result.nats_per_token == pytest.approx(math.log(1e-30))
+
+
+@pytest.mark.slow
+def test_a_model_scores_like_its_prior_and_topics() -> None:
+    options = {"tolerance": 1.0, "num_draws": 5}
+    pairs = [
+        (ALPHA[3], lda(3, NUM_WORDS, concentration=torch.from_numpy(ALPHA[3]), **_topics())),
+        (
+            (LOC[3], COVARIANCE[3]),
+            ctm(
+                *(3, NUM_WORDS),
+                loc=torch.from_numpy(LOC[3]),
+                covariance=torch.from_numpy(COVARIANCE[3]),
+                **_topics(),
+            ),
+        ),
+    ]
+    for prior, model in pairs:
+        for theta in ("exact", "mode"):
+            given = completion_of(prior, TOPICS[3], hold_out(), theta, **options)
+            own = document_completion(model, hold_out(), theta=theta, **options)
+            torch.testing.assert_close(given.log_predictive, own.log_predictive)
+    sources = iftm(3, NUM_WORDS, 1, source="laplace", **_topics())
+    assert math.isfinite(document_completion(sources, hold_out(), **options).perplexity)
+
+
+def _topics() -> dict[str, object]:
+    return {"topics": torch.from_numpy(TOPICS[3]), "dtype": "float64"}
+
+
+def test_other_tokens_than_the_frozen_ones_are_refused() -> None:
+    frozen = hold_out().fingerprint()
+    result = completion_of(ALPHA[3], TOPICS[3], hold_out(), tolerance=1.0, fingerprint=frozen)
+    assert isinstance(result, ExactCompletion)
+    assert result.fingerprint == frozen
+    other = WordHoldOut(hold_out().corpus, hold_out().corpus.counts - hold_out().observed_counts)
+    with pytest.raises(CorpusError, match=r"fingerprint .*…, expected .*from the same corpus"):
+        completion_of(ALPHA[3], TOPICS[3], other, fingerprint=frozen)
+    with pytest.raises(CorpusError, match="expected"):
+        completion_of(ALPHA[3], TOPICS[3], hold_out(2), "mode", fingerprint=frozen)
+
+
+@pytest.mark.parametrize(
+    ("prior", "topics", "options", "message"),
+    [
+        (ALPHA[2], TOPICS[3], {}, r"(?s)prior is .*concentration: got shape \(2,\)"),
+        ((LOC[3][:1], COVARIANCE[3]), TOPICS[3], {}, r"(?s)mean: got shape \(1,\); exp"),
+        ((1, 2, 3), TOPICS[3], {}, r"prior is \(1, 2, 3\) .*tuple \(mean, covariance\)"),
+        (ALPHA[3], TOPICS[3][0], {}, "topics has shape .*; expected two dimensions"),
+        (ALPHA[3], TOPICS[3][:, :4], {}, "4"),
+        (lda(3, NUM_WORDS), TOPICS[3], {}, "which has its own; pass None"),
+        (lda(3, NUM_WORDS).prior, TOPICS[3], {}, "(?s)prior is Dirichlet.*or a model, with"),
+        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "topics is a DirichletTopics; expected a matrix"),
+        (ALPHA[3], TOPICS[3], {"theta": "median"}, "expected one of mode, mean"),
+        (ALPHA[3], TOPICS[3], {"concentration": 0.0}, r"concentration is 0\.0; expected one pos"),
+    ],
+)
+def test_invalid_arguments_are_named(prior, topics, options, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        completion_of(prior, topics, hold_out(), **options)

@@ -133,7 +133,6 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     ("options", "posterior"),
     [
         ([], "hmc"),
-        (["--num-transitions", "2"], "hmc"),
         (["--max-iterations", "1"], "taylor"),
         (["--posterior", "laplace", "--max-iterations", "1"], "laplace"),
         (["--model", "lda", "--topics-update", "bound"], "vb"),

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 from oracles.grids import Quadrature
+from scipy import special
+from support.pairs import FAMILIES
+from support.pairs import make_model as make_member
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import document_completion, log_likelihood, unigram_perplexity
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.guides import LaplaceGuide, TaylorGuide, make_guide
+from torch_lntm.guides import EPGuide, FactorGuide, LaplaceGuide, TaylorGuide, make_guide
 from torch_lntm.models import TopicModel, ctm
 
 NUM_WORDS = 30
@@ -64,6 +67,18 @@ def test_scores_at_the_mode_equal_a_calculation_by_hand(
     assert result.num_docs == int((counts.sum(1) > 0).sum())
 
 
+def averages(
+    theta: np.ndarray, model: TopicModel, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log averages over draws ``(num_draws, num_docs, num_topics)``, and their relative errors."""
+    topics = model.topics.probs.detach().numpy()
+    per_draw = np.einsum("sdv,dv->sd", np.log(theta @ topics), counts)
+    top = per_draw.max(0)
+    weights = np.exp(per_draw - top)
+    error = weights.std(0) / weights.mean(0) / math.sqrt(len(theta))
+    return top + np.log(weights.mean(0)), error
+
+
 @pytest.mark.slow
 @pytest.mark.stat
 def test_mean_and_integrated_scores_equal_averages_over_samples(
@@ -76,21 +91,48 @@ def test_mean_and_integrated_scores_equal_averages_over_samples(
     posterior = guide.posterior(hold_out.observed.batch(dtype=torch.float64))
     theta = posterior.theta_samples(20_000, seed=9).numpy()
     counts = hold_out.held_out.to_scipy().toarray()
-    topics = model.topics.probs.detach().numpy()
-    per_draw = np.einsum("sdv,dv->sd", np.log(theta @ topics), counts)
-    top = per_draw.max(0)
-    weights = np.exp(per_draw - top)
-    expected = top + np.log(weights.mean(0))
-    error = weights.std(0) / weights.mean(0) / math.sqrt(20_000)
+    expected, error = averages(theta, model, counts)
     result = document_completion(model, hold_out, guide=guide, theta="integrated", num_draws=20_000)
     difference = np.abs(result.log_predictive.numpy() - expected)
     assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
     assert error.max() < 0.1
     result = document_completion(model, hold_out, guide=guide, theta="mean", num_draws=20_000)
-    expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
+    expected, _ = averages(theta.mean(0, keepdims=True), model, counts)
     np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
     assert result.observed_fraction is None
     assert "a hold-out of your own" in repr(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES[2:])
+def test_scores_by_factor_and_dirichlet_posteriors_equal_averages_over_draws(family: str) -> None:
+    # Draws by NumPy; tolerances are five times what 4,000 draws against 4,000 leave.
+    model, rng = make_member(family), np.random.default_rng(0)
+    guide = EPGuide(model) if family == "lda" else FactorGuide(model)
+    corpus, _ = model.generate(rng.integers(0, 30, 30), seed=0)
+    observed, held_out = corpus.hold_out_words(0.5, seed=0)
+    posterior, counts = guide.posterior(observed.batch()), held_out.to_scipy().toarray()
+    if family == "lda":
+        gamma = posterior.gamma.numpy()
+        plug_in = gamma / gamma.sum(1, keepdims=True)
+        theta = np.stack([rng.dirichlet(row, 4000) for row in gamma], 1)
+    else:
+        mean, std = posterior.mean.numpy(), posterior.std.numpy()
+        plug_in = special.softmax(mean, -1)
+        theta = special.softmax(rng.normal(mean, std, (4000, *mean.shape)), -1)
+    for estimate in ("mode", "mean") if family == "lda" else ("mode",):
+        result = document_completion(model, corpus, guide=guide, theta=estimate)
+        expected, _ = averages(plug_in[None], model, counts)
+        np.testing.assert_allclose(result.log_predictive, expected, rtol=1e-9)
+        if family == "lda":
+            assert "exact" in result.method
+            assert "draws" not in result.method
+    options = {"theta": "integrated", "num_draws": 4000, "max_docs": 7}
+    result = document_completion(model, corpus, guide=guide, **options)
+    assert "4000 draws" in result.method
+    expected, error = averages(theta, model, counts)
+    difference = np.abs(result.log_predictive.numpy() - expected)
+    assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
 
 
 @pytest.mark.slow

@@ -242,16 +242,6 @@ def test_the_error_for_an_unsuitable_prior_names_suitable_guides(family) -> None
         assert set(fitting.split(", ")) >= FIT[family]
 
 
-def test_a_user_prior_is_matched_by_its_space() -> None:
-    class Own(type(make_model("ctm").prior)):  # type: ignore[misc]
-        """A subclass that declares nothing about guides."""
-
-    model = make_model("ctm")
-    model.prior = Own(4, dtype=torch.float64)
-    assert all(GUIDES[name].fits(model) for name in FIT["ctm"])
-    assert not any(GUIDES[name].fits(model) for name in ("factor", "vb", "ep"))
-
-
 def test_arguments_of_other_types_than_a_model_are_refused() -> None:
     for model in (SimpleNamespace(prior=nn.Identity()), nn.Linear(2, 2), "ctm"):
         with pytest.raises(

@@ -123,20 +123,6 @@ def test_stuck_chains_are_warned_of(known) -> None:
     assert not bool(part.converged.any())
 
 
-def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
-    model, corpus = known
-    move, calls = Chains.move, iter(range(100))
-
-    def pressed(chains: Chains, *args: int) -> None:
-        if next(calls) == 8:
-            raise KeyboardInterrupt
-        move(chains, *args)
-
-    monkeypatch.setattr(Chains, "move", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        _ = theta_draws(DocumentHMC(model), corpus, 4, thinning=1, warmup_steps=6).theta
-
-
 # -------------------------------------------------------------------- a fit's chains
 
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.problems import make_batch, random_problem
+from support.problems import make_batch
 from torch.func import functional_call
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.likelihood import CellRows, log_likelihood_at, surrogate
+from torch_lntm.kernels.likelihood import CellRows, log_likelihood_at
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -185,23 +185,6 @@ def test_a_large_concentration_tends_to_independent_draws(device, dtype) -> None
     )
 
 
-def test_the_surrogate_bounds_the_likelihood(device) -> None:
-    theta, topics, counts = problem()
-    t, phi = tensors(device, torch.float64, theta, topics)
-    batch = make_batch(counts, device, torch.float64)
-    likelihood = repeats(device)
-    exact = mixture_log_likelihood(t, phi, batch, likelihood)
-    drawn, raised = surrogate(likelihood, word_probabilities(t, phi, batch), batch)
-    torch.testing.assert_close(mixture_log_likelihood(t, phi, drawn) + raised, exact)
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        (other,) = tensors(device, torch.float64, rng.dirichlet(np.full(3, 0.3), len(counts)))
-        drawn, raised = surrogate(likelihood, word_probabilities(other, phi, batch), batch)
-        bound = mixture_log_likelihood(t, phi, drawn) + raised
-        assert bool((bound <= exact + 1e-10).all())
-        assert float((exact - bound).max()) > 1e-3
-
-
 def test_views_of_a_batch_know_the_repeated_words(device) -> None:
     _, _, counts = problem()
     batch = make_batch(counts, device, torch.float64)
@@ -212,26 +195,3 @@ def test_views_of_a_batch_know_the_repeated_words(device) -> None:
     other = batch.with_counts(batch.counts + 1.0)
     torch.testing.assert_close(other.lengths, batch.lengths + batch.row_offsets.diff())
     assert other.by_word is batch.by_word
-
-
-@pytest.mark.slow
-def test_padded_and_sparse_words_agree(device: torch.device) -> None:
-    """Documents of different sizes, with a first count above 1; one of them is empty."""
-    problem = random_problem(lengths=(40, 0, 3, 12))
-    batch = make_batch(problem.counts, device)
-    topics = torch.from_numpy(problem.topics).to(device)
-    sparse, padded = SparseWords(topics, batch), PaddedWords(topics, batch)
-    rng = np.random.default_rng(0)
-    # The number of chains may change: nothing is kept from the first.
-    for num_chains in (3, 2, 5):
-        drawn = rng.dirichlet(np.ones(len(topics)), (num_chains, batch.num_docs))
-        theta = torch.from_numpy(drawn).to(device)
-        value, counts = padded.expected_counts(theta)
-        expected = sparse.expected_counts(theta)
-        torch.testing.assert_close(value, expected[0])
-        torch.testing.assert_close(counts, expected[1])
-        torch.testing.assert_close(counts.sum(-1), batch.lengths.expand(num_chains, -1))
-        torch.testing.assert_close(padded.log_likelihood(theta), value)
-        torch.testing.assert_close(sparse.log_likelihood(theta), value)
-        torch.testing.assert_close(padded.expected_topic_counts(theta), counts)
-        torch.testing.assert_close(sparse.expected_topic_counts(theta), counts)

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torch_lntm.latents.sticks import StickSpace, stick_parameters
+from torch_lntm.latents.sticks import StickSpace
 from torch_lntm.sampling.importance import pareto_k
 
 
@@ -94,8 +94,3 @@ def test_sticks_have_the_stated_density() -> None:
         for after, after_share in ends[1]
     )
     torch.testing.assert_close(log_q.exp(), torch.tensor(density))
-
-
-def test_stick_parameters() -> None:
-    expected = [[1.0, 2.0, 3.0], [12.0, 10.0, 7.0]]
-    assert stick_parameters(torch.tensor([1.0, 2.0, 3.0, 7.0])).tolist() == expected

@@ -36,14 +36,8 @@ def corpus() -> Corpus:
 
 
 def topics_of(penalty: float = 2.0, smoothing: float = 0.1, levels: Levels = LEVELS, **more: Any):
-    return ContentTopics(
-        NUM_TOPICS,
-        NUM_WORDS,
-        levels,
-        penalty=penalty,
-        smoothing=smoothing,
-        **{"dtype": torch.float64, **more},
-    )
+    settings = {"penalty": penalty, "smoothing": smoothing, "dtype": torch.float64, **more}
+    return ContentTopics(NUM_TOPICS, NUM_WORDS, levels, **settings)
 
 
 def make(corpus: Corpus, prevalence: str | None = None, **settings: Any) -> TopicModel:
@@ -113,14 +107,9 @@ def test_the_m_step_matches_scipys_maximum(penalty) -> None:
 
     total = sizes[0] + 2 * (sizes[1] + sizes[2])
     bounds = [(None, None)] * sizes[0] + [(0, None)] * (total - sizes[0])
-    best = scipy.optimize.minimize(
-        loss,
-        np.zeros(total),
-        jac=True,
-        bounds=bounds,
-        method="L-BFGS-B",
-        options={"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
-    )
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30}
+    search = {"jac": True, "bounds": bounds, "method": "L-BFGS-B", "options": options}
+    best = scipy.optimize.minimize(loss, np.zeros(total), **search)
     topics = topics_of(penalty, smoothing)
     # The counts barely determine the position of a shared topic between the levels: slow.
     for _ in range(8000):
@@ -426,10 +415,7 @@ def test_levels_survive_saving_and_loading(corpus, tmp_path) -> None:
     assert torch.equal(again.topics.probs, model.topics.probs)
     path = tmp_path / "model" / "model.json"
     about = json.loads(path.read_text())
-    for bad in (
-        {"column": "party", "levels": ["Left", "Right"]},
-        ["party"],
-    ):
+    for bad in ({"column": "party", "levels": ["Left", "Right"]}, ["party"]):
         about["config"]["content"] = bad
         path.write_text(json.dumps(about))
         with pytest.raises(ConfigError):

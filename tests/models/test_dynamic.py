@@ -71,7 +71,9 @@ def posts(num_docs: int = 60, years: tuple[int, ...] = (1990, 1991, 1993)) -> Co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keywords", [None, KEYWORDS])
-@pytest.mark.parametrize("scale", [0.01, 0.3, 5.0])
+@pytest.mark.parametrize(
+    "scale", [0.3, *(pytest.param(x, marks=pytest.mark.long) for x in (0.01, 5.0))]
+)
 def test_the_m_step_matches_scipys_maximum(scale, keywords) -> None:
     counts, smoothing = torch.from_numpy(counts_of()), torch.full((NUM_TOPICS, NUM_WORDS), 0.1)
     smoothing, excluded = smoothing.double(), torch.zeros(NUM_TOPICS, NUM_WORDS)

@@ -18,17 +18,6 @@ NUM_DOCS = 40
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    rng = np.random.default_rng(0)
-    counts = rng.multinomial(25, rng.dirichlet(np.full(12, 0.3), NUM_DOCS))
-    metadata = {
-        "party": rng.permutation(np.repeat(["Left", "Right"], NUM_DOCS // 2)),
-        "age": rng.uniform(20, 60, NUM_DOCS),
-    }
-    return Corpus.from_matrix(counts, [f"w{v}" for v in range(12)], metadata=metadata)
-
-
-@pytest.fixture(scope="module")
 def model(corpus) -> TopicModel:
     return lntm.models.stm(3, corpus, "~ party + age", content="party", dtype="float64")
 
@@ -48,17 +37,9 @@ def test_encoded_arrays_survive_selection_splits_and_hold_outs(corpus, model, ev
     encoded = model.encode(corpus)
     train, test = encoded.split(0.25, seed=1)
     observed, held_out = encoded.hold_out_words(0.5, seed=0)
-    parts = [
-        encoded[5:9],
-        train,
-        test,
-        observed,
-        held_out,
-        encoded.with_vocabulary(encoded.vocabulary[::-1]),
-    ]
-    for part in parts[:-1]:
-        assert model.encode(part) is part
-    for part in parts:
+    parts = [encoded[5:9], train, test, observed, held_out]
+    assert all(model.encode(part) is part for part in parts)
+    for part in (*parts, encoded.with_vocabulary(encoded.vocabulary[::-1])):
         batch = part.batch()
         assert batch.covariates["prevalence"][:, 0].tolist() == right(part).tolist()
         assert batch.covariates["content"].tolist() == right(part).tolist()

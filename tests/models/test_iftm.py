@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
 from support.pairs import make_model, prior_draws, start_prior
 
-from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, iftm
 
 SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
@@ -177,28 +174,6 @@ def test_the_contrast_covariance_is_the_centred_covariance() -> None:
         centre = np.eye(4) - 0.25
         expected = centre @ prior.covariance.detach().numpy() @ centre
         np.testing.assert_allclose(prior.contrast_covariance().numpy(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_sources": 4}, "num_sources is 4; expected 1 to 3: 4 topics have 3 contrasts"),
-        ({"num_sources": 0}, "num_sources is 0; expected 1 to 3"),
-        ({"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
-        ({"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (4, 2)"),
-        ({"mixing": torch.full((4, 2), torch.nan)}, "mixing: got shape (4, 2); expected (4, 2)"),
-        (
-            {"mixing": torch.tensor([[1.0, 0.0]] * 4)},
-            "mixing: the column of source 1 is 0, and EM would keep it at 0",
-        ),
-        ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "positive finite numbers"),
-        ({"noise_precision": torch.from_numpy(np.full(4, 1e39))}, "positive finite numbers"),
-        ({"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,); expected (4,)"),
-    ],
-)
-def test_invalid_arguments_are_refused(options, message) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        iftm(**{"num_topics": 4, "num_words": 3, "num_sources": 2, **options})
 
 
 def test_the_default_number_of_sources() -> None:

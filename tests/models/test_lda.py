@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from scipy import optimize, stats
 from scipy.special import digamma, gammaln, polygamma
 from support.pairs import make_model, prior_draws, start_prior
 
-from torch_lntm.errors import ConfigError
 from torch_lntm.models import lda
 
 
@@ -68,24 +65,3 @@ def test_topic_correlations_match_the_centred_log_proportions() -> None:
     np.testing.assert_allclose(
         model.prior.contrast_covariance().numpy(), centre @ covariance @ centre, atol=1e-12
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"concentration": -0.1}, "positive finite numbers"),
-        ({"concentration": 1e39}, "positive finite numbers"),
-        ({"concentration": 0.0}, "positive finite numbers"),
-        ({"concentration": float("nan")}, "positive finite numbers"),
-        ({"concentration": torch.ones(2)}, "concentration: got shape (2,); expected"),
-        (
-            {"concentration": torch.tensor([1.0, 2, 3]), "symmetric": True},
-            "concentration has different entries",
-        ),
-        ({"num_topics": 0}, "num_topics is 0; expected at least 1"),
-        ({"topics": torch.tensor([[1.0, 0, 1, 1]] * 3)}, "word 1 has probability zero"),
-    ],
-)
-def test_invalid_arguments_are_refused(options, message) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        lda(**{"num_topics": 3, "num_words": 4, **options})

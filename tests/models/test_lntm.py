@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyro
 import pytest
@@ -21,7 +19,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.inference.chains.samples import effective_sample_size
 from torch_lntm.models import TopicModel, ctm, lntm
 from torch_lntm.models.topics.normal import NormalTopics
 
@@ -214,22 +212,6 @@ def test_stock_nuts_draws_topics_and_documents_together() -> None:
     error = draws[0].std(0) / size.sqrt()
     # 4 means at 5 standard errors: false-failure rate 2e-6.
     assert bool(((draws[0].mean(0) - torch.tensor(moments)).abs() < 5 * error).all())
-
-
-# -- refused arguments ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"topic_scale": float("inf")}, "topic scale is inf"),
-        ({"std": torch.ones(3)}, r"prior std: got shape \(3,\)"),
-        ({"std": torch.tensor([1.0, 0.0, 1.0, 1.0])}, "positive finite"),
-    ],
-)
-def test_invalid_settings_are_refused(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        lntm(**{"num_topics": 4, "num_words": 5, **options})
 
 
 def test_a_covariance_must_be_diagonal() -> None:

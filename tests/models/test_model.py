@@ -87,17 +87,19 @@ def test_generated_corpora_have_the_lengths_and_seed_asked_for(device) -> None:
     problem = random_problem(3, anchored=True)
     model = problem.model(device, vocabulary=[f"w{v}" for v in range(15)])
     lengths = [5, 0, 40]
-    corpus, latents = model.generate(lengths, seed=4)
-    eta = latents["eta"]
-    again, latents_again = model.generate(lengths, seed=4)
-    eta_again = latents_again["eta"]
+    (corpus, latents), (again, latents_again) = (model.generate(lengths, seed=4) for _ in range(2))
     other, _ = model.generate(lengths, seed=5)
     assert corpus.lengths.tolist() == lengths
     assert corpus.vocabulary == model.vocabulary
     assert corpus.fingerprint() == again.fingerprint() != other.fingerprint()
     # The read-only lengths of a corpus are accepted.
     assert model.generate(corpus.lengths, seed=4)[0].fingerprint() == corpus.fingerprint()
-    assert torch.equal(eta, eta_again)
+    assert torch.equal(latents["eta"], latents_again["eta"])
+    for bad in ([10**19], [-1], [2.5], [True], [None], [[3]], [float("nan")]):
+        with pytest.raises(ConfigError, match="expected a whole number of tokens"):
+            model.generate(bad)
+    with pytest.raises(ConfigError, match="seed is None"):
+        model.generate(lengths, seed=None)
 
     num_docs = 20_000
     corpus, latents = model.generate([1] * num_docs, seed=6)
@@ -115,14 +117,6 @@ def test_generated_corpora_have_the_lengths_and_seed_asked_for(device) -> None:
     words = np.asarray(corpus.to_scipy().sum(0)).ravel()
     expected = theta.sum(0) @ problem.topics
     assert stats.chisquare(words, expected).pvalue > 1e-6
-
-
-@pytest.mark.parametrize("anchored", [False, True])
-def test_theta_follows_from_the_latent_variable(device, anchored) -> None:
-    model = random_problem(anchored=anchored).model(device)
-    eta = torch.randn(3, 2, model.latent_dim, dtype=torch.float64, device=device)
-    logits = np.concatenate([eta.cpu().numpy(), np.zeros((3, 2, int(anchored)))], -1)
-    np.testing.assert_allclose(model.theta(eta).tolist(), softmax(logits, axis=-1), rtol=1e-12)
 
 
 def test_low_precision_models_are_refused_everywhere() -> None:

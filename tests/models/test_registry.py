@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -56,26 +57,12 @@ def test_a_user_model_takes_a_corpus_too():
 
 
 def test_a_model_records_its_jsonable_arguments():
-    model = lntm.models.lda(
-        3,
-        num_words=np.int64(5),
-        concentration=(0.1, 0.2, 0.3),
-        topics=torch.full((3, 5), 0.2),
-        vocabulary="abcde",
-        dtype=torch.float64,
-    )
-    assert model.config == {
-        "num_topics": 3,
-        "num_words": 5,
-        "concentration": [0.1, 0.2, 0.3],
-        "symmetric": False,
-        "learn_concentration": True,
-        "topic_smoothing": 0.05,
-        "exclusive_keywords": True,
-        "bursty": False,
-        "dtype": "float64",
-        "seed": 0,
-    }
+    options = {"vocabulary": "abcde", "dtype": torch.float64, "topics": torch.full((3, 5), 0.2)}
+    model = lntm.models.lda(3, num_words=np.int64(5), concentration=(0.1, 0.2, 0.3), **options)
+    expected = {"num_topics": 3, "num_words": 5, "concentration": [0.1, 0.2, 0.3]}
+    expected |= {"symmetric": False, "learn_concentration": True, "topic_smoothing": 0.05}
+    expected |= {"exclusive_keywords": True, "bursty": False, "dtype": "float64", "seed": 0}
+    assert model.config == expected
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.construction == model.construction
 
@@ -118,12 +105,8 @@ def test_a_user_constructor_may_wrap_a_library_constructor():
     assert model.config == expected
     assert make(3, 5).name == "ctm"
     # None is recorded, unless it is the default.
-    assert own(3, 5, knob=None, vocabulary=None).config == {
-        "num_topics": 3,
-        "num_words": 5,
-        "dtype": "float32",
-        "knob": None,
-    }
+    sizes = {"num_topics": 3, "num_words": 5, "dtype": "float32"}
+    assert own(3, 5, knob=None, vocabulary=None).config == sizes | {"knob": None}
 
 
 def test_register_works_as_a_decorator_and_replaces_earlier_registrations():
@@ -166,3 +149,60 @@ def test_learned_arguments_reach_the_constructor_and_the_record():
     model = learner(3, "abcde", knob="half")
     assert model.num_words == 5
     assert model.config == {"num_topics": 3, "num_words": 5, "knob": "half of 5"}
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ctm", {"num_topics": 0}, "num_topics is 0; expected at least 1"),
+        ("ctm", {"num_topics": 10**20}, "expected a whole number below 2**63"),
+        ("ctm", {"num_topics": True}, "num_topics is True; expected a whole number"),
+        ("ctm", {"num_words": None}, "num_words is None; expected a whole number"),
+        ("ctm", {"seed": None}, "seed is None; expected a whole number"),
+        ("ctm", {"dtype": torch.float16}, "expected float32 or float64"),
+        ("ctm", {"loc": torch.zeros(2)}, "prior mean: got shape (2,); expected (3,)"),
+        ("ctm", {"loc": torch.tensor([0, NAN, 0])}, "expected (3,) finite"),
+        ("ctm", {"covariance": torch.eye(4)}, "got shape (4, 4); expected (3, 3)"),
+        ("ctm", {"covariance": torch.eye(3) * INF}, "expected (3, 3) finite"),
+        ("ctm", {"covariance": torch.ones(3, 3)}, "definite: its leading block of size 2"),
+        ("ctm", {"covariance": torch.ones(3, 3).triu() + torch.eye(3)}, "not symmetric"),
+        ("ctm", {"topic_smoothing": NAN}, "topic smoothing is nan"),
+        ("ctm", {"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),
+        ("ctm", {"pseudo_variance": 0.0}, "pseudo_variance=0.0"),
+        ("ctm", {"vocabulary": ["a", "b"]}, "the vocabulary has 2 words; expected 4"),
+        (
+            "iftm",
+            {"num_sources": 3},
+            "is 3; expected 1 to 2: 3 topics have 2 contrasts",
+        ),
+        ("iftm", {"num_sources": 0}, "num_sources is 0; expected 1 to 2"),
+        ("iftm", {"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
+        ("iftm", {"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (3, 2)"),
+        ("iftm", {"mixing": torch.full((3, 2), NAN)}, "expected (3, 2) finite"),
+        ("iftm", {"mixing": torch.eye(3, 2) * torch.tensor([1, 0])}, "column of source 1 is 0"),
+        ("iftm", {"noise_precision": torch.tensor([1.0, 0, 1])}, "positive finite"),
+        ("iftm", {"noise_precision": torch.tensor([1e39] * 3, dtype=torch.float64)}, "finite"),
+        ("iftm", {"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,)"),
+        ("lda", {"concentration": 1e39}, "positive finite numbers"),
+        ("lda", {"concentration": 0.0}, "positive finite numbers"),
+        ("lda", {"concentration": NAN}, "positive finite numbers"),
+        ("lda", {"concentration": torch.ones(2)}, "concentration: got shape (2,); expected"),
+        ("lda", {"concentration": [1, 2, 3], "symmetric": True}, "different entries"),
+        ("lntm", {"topic_scale": INF}, "topic scale is inf"),
+        ("lntm", {"std": torch.ones(2)}, "prior std: got shape (2,)"),
+        ("lntm", {"std": torch.tensor([1.0, 0.0, 1.0])}, "positive finite"),
+    ],
+)
+def test_invalid_arguments_are_refused(name, options, message):
+    sizes = {"num_topics": 3, "num_words": 4} | ({"num_sources": 2} if name == "iftm" else {})
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        CONSTRUCTORS[name](**sizes | options)
+
+
+@pytest.mark.parametrize("number", [0.0, -1.0, NAN, INF, torch.tensor([2.0, 3.0])])
+def test_a_concentration_of_words_must_be_a_positive_number(number):
+    with pytest.raises(ConfigError, match=r"concentration is .*; expected one positive number"):
+        lntm.models.DirichletMultinomial(number)

@@ -43,11 +43,8 @@ def test_groups_are_found_and_summed(documents: Any) -> None:
     sums = groups.sums(theta)
     torch.testing.assert_close(sums[..., 0], theta[..., 0] + theta[..., 2])
     torch.testing.assert_close(sums[..., 2], 1 - theta[..., 4])
-
-
-def test_a_group_may_be_a_topic(documents: Any) -> None:
-    names = documents[0].topic_names
-    assert TopicGroups.of(names, {"trade": [2], "3": [3]}).names == ("trade", "3")
+    # A group may be a topic.
+    assert TopicGroups.of(model.topic_names, {"trade": [2], "3": [3]}).names == ("trade", "3")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +73,11 @@ def test_prevalence_of_a_group_is_the_prevalence_of_the_summed_draws(documents: 
     summary = lntm.reports.summarise_corpus(draws, corpus, ["party"], groups=GROUPS)
     other, sums = merged_draws(theta)
     expected = lntm.reports.summarise_corpus(ThetaDraws.of(sums, other), corpus, ["party"])
-    pairs = [
+    size = model.num_topics
+    for all_columns, topic in (
         (summary.overall, expected.overall),
         (summary.prevalence[0], expected.prevalence[0]),
-    ]
-    size = model.num_topics
-    for all_columns, topic in pairs:
+    ):
         assert all_columns.columns[size:] == tuple(GROUPS)
         for name in ("mean", "lower", "upper", "standard_error"):
             first, second = getattr(all_columns, name)[:, size], getattr(topic, name)[:, 0]
@@ -95,13 +91,11 @@ def test_prevalence_of_a_group_is_the_prevalence_of_the_summed_draws(documents: 
 
 def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) -> None:
     model, corpus, theta = documents
-    options = {"link": "identity"}
-    effects = lntm.effects.estimate(
-        model, theta, corpus, "~ party + year", groups=GROUPS, **options
-    )
+    formula, link = "~ party + year", "identity"
+    effects = lntm.effects.estimate(model, theta, corpus, formula, groups=GROUPS, link=link)
     assert effects.topics == ("economy", "war", "all but one")
     other, sums = merged_draws(theta)
-    expected = lntm.effects.estimate(other, sums, corpus, "~ party + year", topics=[0], **options)
+    expected = lntm.effects.estimate(other, sums, corpus, formula, topics=[0], link=link)
     compared = ("party", "left", "right")
     for rows, others in (
         (effects.table()[:3], expected.table()),
@@ -112,16 +106,9 @@ def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) 
         names = ["estimate", "std_error", "lower", "upper"]
         np.testing.assert_allclose(rows[names], others[names], rtol=1e-8)
     # Effects are linear in the proportions: those of a group are sums over its topics.
+    two = {"topics": [0, "trade"], "groups": {"economy": [0, "trade"]}}
     for link in ("identity", "logit"):
-        both = lntm.effects.estimate(
-            model,
-            theta,
-            corpus,
-            "~ party + year",
-            topics=[0, "trade"],
-            groups={"economy": [0, "trade"]},
-            link=link,
-        )
+        both = lntm.effects.estimate(model, theta, corpus, formula, link=link, **two)
         assert both.table()["name"].tolist()[3::3] == ["trade", "economy"]
         estimates = both.table()["estimate"].to_numpy().reshape(3, 3)
         np.testing.assert_allclose(estimates[2], estimates[:2].sum(0), rtol=1e-9, atol=1e-14)

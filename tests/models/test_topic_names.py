@@ -23,34 +23,26 @@ def make_model(names: Any = None, num_topics: int = 4) -> TopicModel:
     return model
 
 
-def test_topics_without_names_have_their_numbers() -> None:
-    model = make_model()
-    assert model.topic_names == ("0", "1", "2", "3")
-    assert not model.has_topic_names
-    model.topic_names = model.topic_names
-    assert not model.has_topic_names
-
-
 @pytest.mark.parametrize(
-    "names",
+    ("names", "expected"),
     [
-        ["economy", None, "war ", "3"],
-        ("economy", "1", "war", None),
-        {0: "economy", 2: "war"},
-        {"0": "economy", np.int64(2): "war"},
-        np.array(["economy", "1", "war", "3"]),
+        (None, ("0", "1", "2", "3")),
+        (["economy", None, "war ", "3"], ("economy", "1", "war", "3")),
+        ({"0": "economy", np.int64(2): "war"}, ("economy", "1", "war", "3")),
+        (np.array(["economy", "1", "war", "3"]), ("economy", "1", "war", "3")),
     ],
 )
-def test_names_are_given_in_order_or_by_number(names: Any) -> None:
+def test_names_are_given_in_order_or_by_number(names: Any, expected: Any) -> None:
     model = make_model(names)
-    assert model.topic_names == ("economy", "1", "war", "3")
-    assert model.has_topic_names
+    model.topic_names = model.topic_names
+    assert model.topic_names == expected
+    assert model.has_topic_names == (names is not None)
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b", "c"], "3 topic_names for 4 topics"),
+        (["a", "b", "c"], "a name for each of the 4 topics"),
         (["a", "b", "a", "c"], "topics 0 and 2 have the same name 'a'"),
         ({1: "  "}, "1 to 80 printable characters"),
         ({1: "\x1b[31mred"}, "1 to 80 printable characters"),

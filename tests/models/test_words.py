@@ -6,17 +6,8 @@ import pytest
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.likelihood import CellRows, CountLikelihood
 from torch_lntm.models import DirichletMultinomial, ctm
-
-
-@pytest.mark.parametrize(
-    "number", [0.0, -1.0, float("nan"), float("inf"), torch.tensor([2.0, 3.0])]
-)
-def test_a_concentration_must_be_a_positive_number(number) -> None:
-    with pytest.raises(ConfigError, match=r"concentration is .*; expected one positive number"):
-        DirichletMultinomial(number)
 
 
 class Repeats(DirichletMultinomial):

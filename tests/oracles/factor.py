@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from scipy.special import logsumexp
+
+from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace, LaplaceFactorSpace
 
 
 @dataclass
@@ -26,6 +29,14 @@ class FactorProblem:
     def covariance(self) -> np.ndarray:
         """AAᵀ + Λ⁻¹, of Gaussian sources."""
         return self.mixing @ self.mixing.T + np.diag(1 / self.noise_precision)
+
+    def space(
+        self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> FactorSpace:
+        """The package's coordinates of the prior."""
+        kind = GaussianFactorSpace if self.source == "gaussian" else LaplaceFactorSpace
+        parts = (self.loc, self.mixing, self.noise_precision)
+        return kind(*(torch.from_numpy(part).to(device, dtype) for part in parts))
 
 
 def random_factor_problem(

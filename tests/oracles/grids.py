@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, cast
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.checks import warn_of_documents
 from torch_lntm.evaluation.likelihood.importance import documents, guide_for
@@ -124,16 +124,19 @@ def marginal_by_quadrature(
     def depth(z: Tensor) -> Tensor:
         return best - log_likelihood(z[None])[0] + NEGLIGIBLE
 
-    grid = grid_around(space, posterior, row, depth, num_points)
-    dim = len(grid.centre)
+    if isinstance(space, ContrastSpace):
+        centre, scale, ends = _contrast_grid(space, posterior, row, depth, num_points)
+    else:
+        centre, scale, ends = _stick_grid(cast(StickSpace, space), posterior, row, depth)
+    dim = len(centre)
     ticks = torch.linspace(-1.0, 1.0, num_points, dtype=words.dtype, device=words.device)
-    axes = ticks[:, None] * grid.ends
+    axes = ticks[:, None] * ends
     nodes = torch.cartesian_prod(*axes.unbind(-1)).reshape(-1, dim)
-    z = grid.centre + nodes.sinh() @ grid.scale.mT
+    z = centre + nodes.sinh() @ scale.mT
     log_prior = document.log_density(z[:, None]).squeeze(1)
     # The last term is the Jacobian of sinh.
     values = log_likelihood(z) + log_prior + nodes.cosh().log().sum(-1)
-    log_step = grid.scale.diagonal().log().sum() + (axes[1] - axes[0]).log().sum()
+    log_step = scale.diagonal().log().sum() + (axes[1] - axes[0]).log().sum()
     fine = values.logsumexp(0)
     coarse = values.reshape([num_points] * dim)[(slice(None, None, 2),) * dim].flatten()
     error = (fine - coarse.logsumexp(0) - dim * math.log(2.0)).abs()
@@ -141,48 +144,10 @@ def marginal_by_quadrature(
     return fine + log_step, torch.where(dominated, torch.inf, error)
 
 
-class Grid(NamedTuple):
-    """Product grid of sinh-spaced points around a document's posterior.
-
-    The points are z = centre + scale·sinh(t), with t evenly spaced from −ends to ends.
-
-    Attributes:
-        centre: ``(dim,)``.
-        scale: ``(dim, dim)`` lower triangular.
-        ends: ``(dim,)`` positive.
-    """
-
-    centre: Tensor
-    scale: Tensor
-    ends: Tensor
-
-
-def grid_around(
-    space: IdentifiedSpace,
-    posterior: Any,
-    row: int,
-    depth: Callable[[Tensor], Tensor],
-    num_points: int,
-) -> Grid:
-    """A grid over the region in which a document's integrand matters.
-
-    Args:
-        space: Contrasts of a normal prior, or sticks of a Dirichlet prior.
-        posterior: A guide's posterior of the whole batch. A rough posterior is enough.
-        row: Position of the document in the batch.
-        depth: Function of z ``(dim,)``: the largest possible rise of the log likelihood from z,
-            plus a margin (scalar, nats). Outside the grid, the log prior is lower than at the
-            centre by more than the depth of the centre.
-        num_points: Points on each axis.
-    """
-    if isinstance(space, ContrastSpace):
-        return _contrast_grid(space, posterior, row, depth, num_points)
-    if isinstance(space, StickSpace):
-        return _stick_grid(space, posterior, row, depth)
-    raise ConfigError(
-        f"quadrature has no grid for {type(space).__name__}, whose integral has more dimensions "
-        "than contrasts of its topics"
-    )
+#: A grid of sinh-spaced points: its centre ``(dim,)``, lower triangular scale ``(dim, dim)``
+#: and positive ends ``(dim,)``. The points are centre + scale·sinh(t), with t evenly spaced from
+#: −ends to ends.
+Grid = tuple[Tensor, Tensor, Tensor]
 
 
 def _contrast_grid(
@@ -204,7 +169,7 @@ def _contrast_grid(
     reach = float(radius * torch.linalg.matrix_norm(torch.linalg.inv(tril), 2))
     spread = _spread(reach, CENTRAL_STEP * (num_points - 1) / 2)
     ends = torch.full_like(centre, math.asinh(reach / spread))
-    return Grid(centre, spread * tril, ends)
+    return centre, spread * tril, ends
 
 
 def _spread(reach: float, target: float) -> float:
@@ -217,14 +182,10 @@ def _spread(reach: float, target: float) -> float:
     Returns:
         The solution s of s·asinh(reach/s) = target, or an s so large that points are evenly spaced.
     """
-    low, high = 0.0, 1e4 * reach
-    for _ in range(100):
-        middle = (low + high) / 2.0
-        if middle == 0.0 or middle * math.asinh(reach / middle) < target:
-            low = middle
-        else:
-            high = middle
-    return high
+    widest = 1e4 * reach
+    if widest * math.asinh(1e-4) < target:
+        return widest
+    return brentq(lambda scale: scale * math.asinh(reach / scale) - target, 1e-12 * reach, widest)
 
 
 def _stick_grid(
@@ -241,4 +202,4 @@ def _stick_grid(
     spread = torch.polygamma(1, own) + torch.polygamma(1, after)
     spread = spread.sqrt().clamp_max(1.0)
     reach = (depth(centre) - space._log_kernel(centre)) / space.exponents.amin(0)
-    return Grid(centre, spread.diag(), torch.asinh((reach + centre.abs()) / spread))
+    return centre, spread.diag(), torch.asinh((reach + centre.abs()) / spread)

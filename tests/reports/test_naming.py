@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError, NamingWarning
 from torch_lntm.models import TopicModel, ctm
 
@@ -121,24 +118,3 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
     model.topic_names = ["A", "B", "C"]
     with pytest.raises(ConfigError, match="all topics have names"):
         lntm.name_topics(model, corpus, ask)
-
-
-@pytest.mark.slow
-def test_a_command_names_topics(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    program = "import sys; print('Name', len(sys.stdin.read().split('1. ')[0]) % 97)"
-    Path("ask.py").write_text(program)
-    fit = ["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]
-    assert main(fit) == 0
-    before = lntm.load_run("run").model.state_dict()
-    assert main(["names", "run", "--set", "1=mine"]) == 0
-    assert main(["names", "run", "--ask", f"{sys.executable} ask.py"]) == 0
-    run = lntm.load_run("run")
-    first, second, third = run.model.topic_names
-    assert (first[:5], second, third[:5]) == ("Name ", "mine", "Name ")
-    assert all(torch.equal(before[name], x) for name, x in run.model.state_dict().items())
-    assert main(["report", "run", "--source", "guide", "--num-draws", "2"]) == 0
-    assert "Name " in (tmp_path / "run" / "report.html").read_text()
-    capsys.readouterr()
-    assert main(["names", "run", "--clear", "--ask", "no-such-program"]) == 1
-    assert "'no-such-program' failed" in capsys.readouterr().err

@@ -207,7 +207,6 @@ def test_every_model_has_a_page(name):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"texts": ["a"] * 39}, ConfigError, "39 texts for 40 documents"),
         ({"by": ["county"]}, CorpusError, "county"),
         ({"groups": {"a": [9]}}, ConfigError, "9"),
         ({"sections": [("a", len)]}, ConfigError, "sections is a list; expected functions by"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import align_topics
 from torch_lntm.inference import VariationalEM
@@ -91,17 +89,3 @@ def test_a_model_of_no_constructor_and_wrong_numbers_are_refused(fitted: Any) ->
         lntm.topic_stability(model.with_parts(), corpus)
     with pytest.raises(ConfigError, match="num_fits is 0"):
         lntm.topic_stability(model, corpus, 0)
-
-
-@pytest.mark.long
-def test_the_command_fits_a_run_again(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["--num-topics", "3", "--posterior", "taylor", "--max-iterations", "2"]
-    options += ["--test-fraction", "0.2"]
-    assert main(["fit", "example", "--out", "run", *options]) == 0
-    capsys.readouterr()
-    assert main(["stability", "run", "--num-fits", "1", "--print-as", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 3
-    report = ["report", "run", "--stability", "1", "--source", "guide", "--num-draws", "2"]
-    assert main(report) == 0
-    assert "Stability of the topics" in (tmp_path / "run" / "report.html").read_text()

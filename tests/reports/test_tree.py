@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from support.pages import Page
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
@@ -58,9 +56,9 @@ def test_every_level_divides_the_topics_and_refines_the_next(level: int) -> None
 
 
 class Unknown(lntm.models.LogisticNormalPrior):
-    """A prior without a covariance of contrasts."""
+    """A prior that says of itself that it has no correlations."""
 
-    contrast_covariance = lntm.models.DocumentPrior.contrast_covariance
+    has_correlations = False
 
 
 def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:
@@ -140,28 +138,3 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     assert "Tree of the topics" in Page(page).said("title")
     assert "bees + hives" in Page(page).said("text")
     assert "<strong>bees + hives</strong>" in page
-
-
-@pytest.mark.slow
-def test_the_groups_of_a_run_serve_other_commands(
-    tmp_path: Any, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    fit = ["fit", "example", "--out", "run", "--num-topics", "4", "--max-epochs", "2"]
-    assert main(fit) == 0
-    options = ["--levels", "3,2", "--out", "groups.json", "--figure", "tree.png"]
-    assert main(["tree", "run", *options]) == 0
-    groups = json.loads((tmp_path / "groups.json").read_text())
-    assert (tmp_path / "tree.png").stat().st_size > 1000
-    capsys.readouterr()
-    assert main(["topics", "run", "--groups", "groups.json"]) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in groups)
-    assert main(["transform", "run", "example", "--out", "-", "--groups", "groups.json"]) == 0
-    head = capsys.readouterr().out.partition("\n")[0].split(",")
-    assert {name for name, topics in groups.items() if len(topics) > 1} <= set(head)
-    assert main(["report", "run", "--levels", "3,2", "--source", "guide", "--num-draws", "2"]) == 0
-    assert "Groups of topics" in (tmp_path / "run" / "report.html").read_text()
-    effects = ["effects", "run", "--formula", "~ season", "--groups", "a=0,1; b=2"]
-    assert main([*effects, "--source", "guide", "--num-draws", "3"]) == 0
-    assert "\nb     season[T.winter]" in capsys.readouterr().out

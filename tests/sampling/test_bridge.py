@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from support.problems import make_batch, random_problem
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents import DocumentTarget, NormalSpace
+from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
-from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
@@ -24,16 +24,13 @@ LENGTHS = (30, 1, 60, 3)
 
 def make_bridge(kind: str, device: torch.device, seed: int = 0) -> Bridge:
     """A bridge from a normal unrelated to the posterior."""
-    space: IdentifiedSpace
+    problem: Any
     if kind == "laplace":
         problem = random_factor_problem(lengths=LENGTHS, source="laplace")
-        parts = (problem.loc, problem.mixing, problem.noise_precision)
-        tensors = (torch.from_numpy(part).to(device) for part in parts)
-        space = SourceContrastSpace.of(LaplaceFactorSpace(*tensors))
+        space: IdentifiedSpace = SourceContrastSpace.of(problem.space(device))
     else:
         problem = random_problem(lengths=LENGTHS)
-        tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance)).to(device)
-        space = ContrastSpace.of(NormalSpace(torch.from_numpy(problem.loc).to(device), tril))
+        space = ContrastSpace.of(problem.space(device))
     rng = np.random.default_rng(seed)
     loc = 0.3 * rng.normal(size=(len(LENGTHS), space.dim))
     factor = np.tril(0.2 * rng.normal(size=(*loc.shape, space.dim)), -1) + np.eye(space.dim)
@@ -117,7 +114,7 @@ def test_a_moved_bridge_has_the_given_moments(device: torch.device) -> None:
 def test_chains_fit_the_normal_to_the_posterior(kind: str, device: torch.device) -> None:
     """Means of z against integration over prior draws, and weights that vary less."""
     bridge = make_bridge(kind, device)
-    schedule = ais.make_schedule("sigmoid", 32).tolist()
+    schedule = ais.make_schedule(32, from_prior=False)
     keys = noise.document_keys(0, bridge.batch.index, 2)
     fitted, transitions = ais.fit(bridge, schedule, keys, 4)
     # The fit depends on the document and the seed alone, for any number of chains.

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from oracles.factor import random_factor_problem
+from oracles.gaussian import log_likelihood
 from scipy import stats
-from scipy.special import logsumexp
 from support.problems import make_batch, random_problem
 from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents import DocumentTarget, FactorSpace, LatentSpace, NormalSpace
-from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
+from torch_lntm.latents import DocumentTarget, FactorSpace, NormalSpace
+from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.metrics import Metric
-from torch_lntm.sampling import hmc
+from torch_lntm.sampling import hmc, step_sizes
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.options import SolveOptions
@@ -36,20 +38,14 @@ def make_target(
     lengths: tuple[int, ...] = (30, 1, 0, 60, 3),
 ) -> DocumentTarget:
     """Documents under a prior of each kind."""
+    problem: Any
     if "sources" in kind:
         problem = random_factor_problem(lengths=lengths, source=kind.split()[0])
-        parts = (problem.loc, problem.mixing, problem.noise_precision)
-        factor_space = GaussianFactorSpace if "gaussian" in kind else LaplaceFactorSpace
-        space: LatentSpace = factor_space(
-            *(torch.from_numpy(part).to(device, dtype) for part in parts)
-        )
     else:
         problem = random_problem(lengths=lengths, anchored=kind == "anchored")
-        tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance))
-        loc = torch.from_numpy(problem.loc).to(device, dtype)
-        space = NormalSpace(loc, tril.to(device), kind == "anchored")
     topics = torch.from_numpy(problem.topics).to(device, dtype)
-    return DocumentTarget(space, topics, make_batch(problem.counts, device, dtype))
+    batch = make_batch(problem.counts, device, dtype)
+    return DocumentTarget(problem.space(device, dtype), topics, batch)
 
 
 def some_keys(target: DocumentTarget, seed: int = 0, num_chains: int = 2) -> Tensor:
@@ -98,10 +94,7 @@ def reference_log_joint(target: DocumentTarget, z: np.ndarray, document: int) ->
         eta = np.append(eta, 0.0)
     log_prior = sum(law.logpdf(x) for law, x in zip(laws, z, strict=True))
     counts = target.batch.to_csr().to_dense()[document].cpu().numpy()
-    used = counts > 0
-    log_topics = np.log(target.topics.cpu().numpy()[:, used])
-    words = logsumexp(eta[:, None] + log_topics, axis=0) - logsumexp(eta)
-    return np.array([log_prior, counts[used] @ words])
+    return np.array([log_prior, log_likelihood(eta, target.topics.cpu().numpy(), counts)])
 
 
 @pytest.mark.slow
@@ -348,3 +341,27 @@ def test_first_step_sizes_follow_the_scale_of_each_document(device: torch.device
     # Leapfrogs of a standard normal are unstable from step size 2, and good below 1/2.
     assert bool((relative >= -2).all())
     assert bool((relative <= 3).all())
+
+
+def test_a_chain_keeps_its_step_size_after_crossing_the_threshold(monkeypatch) -> None:
+    """Its acceptance at later keys is ignored while the search of other chains continues."""
+    script = iter(
+        torch.tensor([[[a, b]]])
+        for a, b in ((0.9, 0.1), (0.9, 0.2), (0.5, 0.3), (0.95, 0.4), (0.95, 0.9), (0.9, 0.1))
+    )
+    tried = []
+
+    def step(random: Any, target: Any, state: Any, step_size: torch.Tensor, *rest: Any) -> Any:
+        tried.append(step_size.flatten().tolist())
+        return state, SimpleNamespace(acceptance=next(script)[0])
+
+    monkeypatch.setattr(step_sizes.hmc, "step", step)
+    monkeypatch.setattr(step_sizes.hmc, "draw", lambda key, target: None)
+    state: Any = SimpleNamespace(log_prior=torch.zeros(1, 2, dtype=torch.float64))
+    nothing: Any = None
+    keys = torch.zeros(1, 2, dtype=torch.int64)
+    found = step_sizes.find_step_size(keys, nothing, state, nothing)
+    # Doubled until acceptance falls below the threshold, or halved until it exceeds the threshold.
+    assert found.tolist() == [[4.0, 1 / 16]]
+    assert tried[:3] == [[1.0, 1.0], [2.0, 0.5], [4.0, 0.25]]
+    assert len(tried) == 5

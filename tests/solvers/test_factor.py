@@ -10,11 +10,10 @@ import torch
 from oracles import factor as oracle
 from oracles.factor import FactorProblem, random_factor_problem
 from scipy import optimize
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 from support.problems import make_batch
 
-from torch_lntm.latents import FactorSpace, NormalSpace
-from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
+from torch_lntm.latents import NormalSpace
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors import FactorPosterior, LowRankPosterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
@@ -22,23 +21,13 @@ from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.factor import factor, update_mean
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.taylor import taylor
 
 SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
-SPACES = {"gaussian": GaussianFactorSpace, "laplace": LaplaceFactorSpace}
-
 #: Cost of the dual for a source without data, in nats.
 DUAL_COST = math.log(2) + 0.5 - 0.5 * math.log(2 * math.pi)
-
-
-def make_space(
-    problem: FactorProblem, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
-) -> FactorSpace:
-    arrays = (problem.loc, problem.mixing, problem.noise_precision)
-    return SPACES[problem.source](*(torch.from_numpy(a).to(device, dtype) for a in arrays))
 
 
 def arguments(
@@ -62,7 +51,7 @@ def solve(
     **options: float,
 ) -> FactorPosterior:
     data, settings = arguments(problem, device, dtype, **options)
-    return factor(*data, make_space(problem, device, dtype), settings)
+    return factor(*data, problem.space(device, dtype), settings)
 
 
 def parts(posterior: FactorPosterior) -> list[tuple[np.ndarray, ...]]:
@@ -77,24 +66,15 @@ def parts(posterior: FactorPosterior) -> list[tuple[np.ndarray, ...]]:
 
 @SOURCES
 @DTYPES
-def test_contract(device, source, dtype) -> None:
-    problem = random_factor_problem(source=source)
-    post = solve(problem, device, dtype)
-    assert post.mean.shape == post.std.shape == (5, 5)
-    assert post.source_mean.shape == post.source_std.shape == (5, 2)
-    assert post.source_tril.shape == post.source_covariance.shape == (5, 2, 2)
-    for field in ("mean", "variance", "source_mean", "source_tril", "source_std"):
-        assert getattr(post, field).dtype == dtype
-    assert post.objective.dtype == torch.float64
-    assert bool(post.converged.all())
+def test_covariances_of_sources_have_a_lower_factor(device, source, dtype) -> None:
+    post = solve(random_factor_problem(source=source), device, dtype)
     tril = post.source_tril
+    assert tril.dtype == post.source_std.dtype == post.mean.dtype == dtype
     assert torch.equal(tril, tril.tril())
     assert bool((tril.diagonal(dim1=1, dim2=2) > 0).all())
     torch.testing.assert_close(tril @ tril.mT, post.source_covariance)
-    torch.testing.assert_close(
-        post.source_std.square(), post.source_covariance.diagonal(dim1=1, dim2=2)
-    )
-    torch.testing.assert_close(post.covariance, post.variance.diag_embed())
+    variance = post.source_covariance.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(post.source_std.square(), variance)
 
 
 @SOURCES
@@ -131,65 +111,10 @@ def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
     best = solve(problem, device)
     tolerance = 1e-2 if source == "gaussian" else 0.1  # |η| start anew
     data, settings = arguments(problem, device, tolerance=tolerance)
-    again = factor(*data, make_space(problem, device), settings._replace(start=best.mean))
+    again = factor(*data, problem.space(device), settings._replace(start=best.mean))
     assert again.iterations.tolist() == [1] * 5
     assert bool(again.converged.all())
     torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=tolerance)
-
-
-@SOURCES
-def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
-    """The maximiser of the bound with all other quantities fixed, from any start."""
-    problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
-    space = make_space(problem, device)
-    rng = np.random.default_rng(1)
-    num_docs, num_topics = len(problem.counts), len(problem.topics)
-    x = problem.loc + rng.normal(size=(num_docs, num_topics))
-    variance = rng.gamma(2.0, 0.3, size=x.shape)
-    s = rng.normal(size=(num_docs, 2))
-    root = np.linalg.cholesky(np.cov(rng.normal(size=(2, 9))))
-    covariance = np.broadcast_to(root @ root.T, (num_docs, 2, 2))
-
-    def bounds(*q: np.ndarray) -> np.ndarray:
-        rows = zip(*q, problem.counts, strict=True)
-        return np.array([oracle.bound(*row, problem) for row in rows])
-
-    def tensor(a: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(a)).to(device)
-
-    before = bounds(x, variance, s, covariance)
-    lengths = problem.counts.sum(1)
-    joint = np.exp(x)[:, :, None] * problem.topics
-    n = np.einsum("dkv,dv->dk", joint / joint.sum(1, keepdims=True), problem.counts)
-    log_normaliser = logsumexp(x + variance / 2, axis=1)
-    centre = problem.loc + s @ problem.mixing.T
-    given = (n, centre, log_normaliser, variance / 2, problem.noise_precision, lengths)
-    x = update_mean(*map(tensor, given)).cpu().numpy()
-    slope = n - (lengths / np.exp(log_normaliser))[:, None] * np.exp(x + variance / 2)
-    np.testing.assert_allclose(slope, problem.noise_precision * (x - centre), atol=1e-11)
-    after = bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-
-    log_rate = log_mean_rate(tensor(x), tensor(variance / 2), tensor(lengths))
-    precision = tensor(problem.noise_precision).expand_as(log_rate)
-    variance = inverse_mean_root(precision, log_rate, 0.5).cpu().numpy()
-    before, after = after, bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-
-    if source == "laplace":
-        second = s**2 + np.diagonal(covariance, axis1=1, axis2=2)
-        tril = space.source_tril_at(tensor(second**0.25), None)
-    else:
-        tril = space.source_tril.expand(num_docs, -1, -1)
-    covariance = (tril @ tril.mT).cpu().numpy()
-    s = space.sources(tensor(x), tril).cpu().numpy()
-    before, after = after, bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-    if source == "gaussian":
-        gain = np.linalg.inv(
-            problem.mixing.T @ np.diag(problem.noise_precision) @ problem.mixing + np.eye(2)
-        )
-        np.testing.assert_allclose(covariance[0], gain, rtol=1e-12)
 
 
 @DTYPES
@@ -311,10 +236,10 @@ def test_low_rank_taylor_is_accurate_in_single_precision(device) -> None:
     problem = extreme_problem("gaussian")
     options = {"tolerance": 1e-3, "max_iterations": 500}
     data, settings = arguments(problem, device, torch.float32, **options)
-    low = taylor(*data, make_space(problem, device, torch.float32), settings)
+    low = taylor(*data, problem.space(device, torch.float32), settings)
     assert bool(low.converged.all())
     data, settings = arguments(problem, device, start=low.mean.double(), **options)
-    double = taylor(*data, make_space(problem, device), settings)
+    double = taylor(*data, problem.space(device), settings)
     modes = (post.objective + 0.5 * post.log_det for post in (low, double))
     torch.testing.assert_close(*modes, rtol=1e-5, atol=1e-3)
     root = np.linalg.cholesky(problem.covariance)
@@ -361,7 +286,7 @@ def test_moments(device, source) -> None:
 def test_draws_have_the_posteriors_moments(device, name) -> None:
     problem = random_factor_problem(lengths=(30, 0, 5))
     data, settings = arguments(problem, device)
-    space = make_space(problem, device)
+    space = problem.space(device)
     if name == "dense":
         post = taylor(*data, space.marginal(), settings)
     else:
@@ -393,7 +318,7 @@ def test_sources_given_eta_are_exact(device) -> None:
     """Against conditioning the joint normal of sources and eta."""
     problem = random_factor_problem()
     eta = torch.randn(3, 2, 5, dtype=torch.float64, device=device)
-    mean, tril = make_space(problem, device).source_posterior(eta)
+    mean, tril = problem.space(device).source_posterior(eta)
     gain = problem.mixing.T @ np.linalg.inv(problem.covariance)
     expected = (eta.cpu().numpy() - problem.loc) @ gain.T
     np.testing.assert_allclose(mean.cpu().numpy(), expected, rtol=1e-10)
@@ -409,7 +334,7 @@ def test_sources_given_eta_are_exact(device) -> None:
 def test_prior_coordinates(device, precision) -> None:
     problem = random_factor_problem()
     problem.noise_precision *= precision
-    space = make_space(problem, device)
+    space = problem.space(device)
     dense = space.marginal()
     covariance = (dense.tril @ dense.tril.mT).cpu().numpy()
     np.testing.assert_allclose(covariance, problem.covariance, rtol=1e-12, atol=1e-12)
@@ -431,7 +356,7 @@ def test_low_rank_taylor_equals_dense_taylor(device, spread) -> None:
     problem.noise_precision[::2] *= spread
     problem.noise_precision[1::2] /= spread
     data, settings = arguments(problem, device)
-    space = make_space(problem, device)
+    space = problem.space(device)
     low, dense = (taylor(*data, p, settings) for p in (space, space.marginal()))
     assert isinstance(low, LowRankPosterior)
     assert low.loading.shape == (5, 5, 3)
@@ -446,30 +371,18 @@ def test_low_rank_taylor_equals_dense_taylor(device, spread) -> None:
         (low.kl(), dense.kl()),
     ):
         torch.testing.assert_close(got, expected, **close)
-    outer = sum(
-        np.outer(m, m) + v
-        for m, v in zip(dense.mean.cpu().numpy(), dense.covariance.cpu().numpy(), strict=True)
-    )
-    for post in (low, dense):
-        assert post.source_sums() is None
-        np.testing.assert_allclose(post.outer_sum().cpu().numpy(), outer, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(post.square_sum(), post.outer_sum().diagonal())
+    assert low.source_sums() is None
+    torch.testing.assert_close(low.square_sum(), dense.outer_sum().diagonal(), **close)
     # An empty document keeps the space.
     np.testing.assert_allclose(low.covariance[2].tolist(), problem.covariance, rtol=1e-9)
     assert low.kl()[2].item() == pytest.approx(0, abs=1e-9)
     assert low.objective[2].item() == pytest.approx(0, abs=1e-9)
-    for d, counts in enumerate(problem.counts):
-        g = softmax(low.mean[d].tolist())
-        information = np.linalg.inv(problem.covariance)
-        information += counts.sum() * (np.diag(g) - np.outer(g, g))
-        product = information @ low.covariance[d].cpu().numpy()
-        np.testing.assert_allclose(product, np.eye(5), atol=1e-8)
 
 
 def test_laplace_under_a_factor_prior_equals_dense_laplace(device) -> None:
     problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
     data, settings = arguments(problem, device)
-    space = make_space(problem, device)
+    space = problem.space(device)
     got, expected = (laplace(*data, p, settings) for p in (space, space.marginal()))
     for field in ("mean", "covariance", "objective"):
         torch.testing.assert_close(

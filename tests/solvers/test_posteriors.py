@@ -55,12 +55,10 @@ def test_contract(device, name, anchored, dtype) -> None:
     problem = random_problem(lengths=(30, 1, 0, 60), anchored=anchored)
     post = solve(name, problem, device, dtype)
     dim = 4 - anchored
-    assert post.num_docs == 4
-    assert post.mean.shape == post.variance.shape == (4, dim)
+    assert post.mean.shape == (4, dim)
     assert post.mean.dtype == post.covariance.dtype == dtype
     assert post.objective.dtype == torch.float64
     assert bool(post.converged.all())
-    assert post.iterations.shape == (4,)
     assert bool((post.iterations >= 1).all())
 
     tril = post.scale_tril
@@ -419,29 +417,20 @@ def test_a_khan_bouchard_update_meets_its_fixed_point(device, anchored, temperat
 
 
 @pytest.mark.slow
-@ALL
+@VARIATIONAL
 @ANCHORED
 @pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_every_iteration_raises_the_objective(device, name, anchored, scale) -> None:
+def test_every_iteration_raises_the_bound(device, name, anchored, scale) -> None:
     problem = random_problem(lengths=(30, 1, 60, 3, 8), anchored=anchored, scale=scale)
     rest = (problem.topics, problem.loc, problem.covariance)
     previous = np.full(5, -np.inf)
     for iterations in (*range(1, 9), 12, 20, 40):
         post = solve(name, problem, device, max_iterations=iterations)
-        means, covariances = arrays(post)
-        if name in ("taylor", "laplace"):
-            # These solvers climb the log joint in the mean.
-            value = [
-                oracle.log_joint(m, c, *rest) for m, c in zip(means, problem.counts, strict=True)
-            ]
-        else:
-            value = [
-                oracle.tangent_elbo(m, v, c, *rest)
-                for m, v, c in zip(means, covariances, problem.counts, strict=True)
-            ]
-            np.testing.assert_allclose(post.objective.cpu(), value, rtol=1e-8, atol=1e-8)
-        assert np.all(np.array(value) >= previous - 1e-9)
-        previous = np.array(value)
+        documents = zip(*arrays(post), problem.counts, strict=True)
+        value = np.array([oracle.tangent_elbo(m, v, c, *rest) for m, v, c in documents])
+        np.testing.assert_allclose(post.objective.cpu(), value, rtol=1e-8, atol=1e-8)
+        assert np.all(value >= previous - 1e-9)
+        previous = value
 
 
 # Deterministic annealing.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles.factor import random_factor_problem
+from support.pairs import make_model
 from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.latents import EtaSpace, NormalSpace
+from torch_lntm.latents import NormalSpace
 from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
@@ -26,29 +26,16 @@ ALL = pytest.mark.parametrize("name", [*NORMAL, "factor", "taylor-factor"])
 SETTINGS = {"tolerance": 1e-3, "max_iterations": 1000}
 
 
-def models(name: str, device: torch.device, **scale: float) -> tuple[TopicModel, TopicModel]:
+def models(name: str, device: torch.device) -> tuple[TopicModel, TopicModel]:
     """A model in float32 and in float64. Guides with names ending in factor get a factor model."""
-    single, double = torch.float32, torch.float64
     if name.endswith("factor"):
-        problem = random_factor_problem(4, 2, source="laplace" if name == "factor" else "gaussian")
-        made = [
-            iftm(
-                *problem.topics.shape,
-                2,
-                source=problem.source,
-                **{
-                    key: torch.from_numpy(getattr(problem, key)).float()
-                    for key in ("loc", "mixing", "noise_precision", "topics")
-                },
-                dtype=dtype,
-            ).to(device)
-            for dtype in (single, double)
-        ]
+        family = f"iftm(source='{'laplace' if name == 'factor' else 'gaussian'}')"
+        single, double = (make_model(family, dtype=d).to(device) for d in ("float32", "float64"))
     else:
-        problem = random_problem(diagonal=True, **scale)
-        made = [problem.model(device, dtype) for dtype in (single, double)]
-    made[1].load_state_dict({k: v.double() for k, v in made[0].state_dict().items()})
-    return made[0], made[1]
+        problem = random_problem(diagonal=True)
+        single, double = (problem.model(device, d) for d in (torch.float32, torch.float64))
+    double.load_state_dict({k: v.double() for k, v in single.state_dict().items()})
+    return single, double
 
 
 def solve(name: str, model: TopicModel, counts: np.ndarray, **options: float) -> NormalPosterior:
@@ -120,35 +107,6 @@ def test_prior_means_stay_with_their_documents(device) -> None:
         )
         torch.testing.assert_close(whole.mean[d], alone.mean[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(whole.kl()[d], alone.kl()[0], rtol=1e-3, atol=1e-3)
-
-
-class OtherSpace:
-    """Custom coordinates: no dataclass, and without the attributes of a NormalSpace."""
-
-    eta_variance = EtaSpace.eta_variance
-    has_low_rank = EtaSpace.has_low_rank
-
-    def __init__(self, inner: NormalSpace) -> None:
-        self._inner = inner
-        for name in ("lift", "whiten", "unwhiten", "push", "pull", "marginal"):
-            setattr(self, name, getattr(inner, name))
-
-    def select(self, rows: torch.Tensor) -> OtherSpace:
-        return OtherSpace(self._inner.select(rows))
-
-    def to(self, dtype: torch.dtype) -> OtherSpace:
-        return OtherSpace(self._inner.to(dtype))
-
-
-def test_custom_spaces_solve_long_documents_in_float64(device) -> None:
-    single, _ = models("taylor", device)
-    batch = make_batch(long_and_short(), device, torch.float32)
-    space = single.prior.space(batch)
-    topics, start = single.topics.probs.detach(), space.loc.expand(batch.num_docs, -1)
-    expected = taylor(batch, topics, space, SolveOptions(start, **SETTINGS))
-    got = taylor(batch, topics, OtherSpace(space), SolveOptions(start, **SETTINGS))
-    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=0)
-    torch.testing.assert_close(got.kl(), expected.kl(), rtol=0, atol=0)
 
 
 def test_length_tolerance_and_prior_variance_decide_about_float64(device) -> None:

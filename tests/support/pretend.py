@@ -12,7 +12,7 @@ tensors, calls the CPU's kernel, and wraps the results. It raises an error for:
   dimension 0 in a pointwise operation, CPU indices into device tensors, and copies;
 * ``.numpy()``, ``np.asarray`` and ``np.from_dlpack``;
 * a generator of one device for random numbers on the other;
-* matrix products of integers and histograms, for which CUDA has no kernel.
+* matrix products of integers, for which CUDA has no kernel.
 
 Results equal the CPU's results to the last bit. Generators differ on purpose: as on a GPU, a seed
 gives other numbers than on the CPU. Random numbers without a generator come from one stream for
@@ -29,6 +29,7 @@ reads the numbers. A dispatch mode sees the operations of these calls, including
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -137,9 +138,6 @@ class _Generator(_HostGenerator):
 
 #: Matrix products. CUDA has none for integers.
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
-_NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
-
-
 #: Operations with CPU or device indices.
 INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
 #: Operations that accept a CPU scalar although PyTorch does not mark them as pointwise.
@@ -172,11 +170,22 @@ class Operation:
 # -- the device --------------------------------------------------------------------------------
 
 
+_CUDA: dict[str, Callable[..., Any]] = {
+    # C++ calls this function before it makes a tensor on cuda:0.
+    "_lazy_init": lambda: None,
+    "is_available": lambda: True,
+    "device_count": lambda: 1,
+    "mem_get_info": lambda device=None: (16 * 2**30, 16 * 2**30),
+    "manual_seed_all": lambda seed: None,
+    "get_rng_state": lambda device=None: torch.get_rng_state(),
+    "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+}
+
+
 class PretendDevice:
     """Context in which "cuda" is the pretend device."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Operation] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendDevice:
@@ -184,11 +193,11 @@ class PretendDevice:
         # Triton's interpreter is slow. Its kernels run here only if LNTM_TRITON asks for them.
         enter(mock.patch.dict(os.environ, {"LNTM_TRITON": os.environ.get("LNTM_TRITON", "0")}))
         enter(mock.patch.object(torch, "Generator", _Generator))
-        enter(mock.patch.multiple(torch.cuda, **self._cuda_module()))
+        enter(mock.patch.multiple(torch.cuda, **_CUDA))
         _ACTIVE.append(self)
         self._stack.callback(_ACTIVE.clear)
         enter(_Kernels(self))
-        calls = enter(_Calls(self))
+        calls = enter(_Calls())
         # A function mode is off during its own calls, for example during Tensor.backward.
         run_backward = torch.autograd._engine_run_backward
 
@@ -202,24 +211,11 @@ class PretendDevice:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _cuda_module(self) -> dict[str, Any]:
-        memory = 16 * 2**30
-        return {
-            # C++ calls this function before it makes a tensor on cuda:0.
-            "_lazy_init": lambda: None,
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "mem_get_info": lambda device=None: (memory, memory),
-            "manual_seed_all": lambda seed: None,
-            "get_rng_state": lambda device=None: torch.get_rng_state(),
-            "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-        }
-
-    def operation(self, func: Any) -> Operation:
+    @staticmethod
+    @functools.cache
+    def operation(func: Any) -> Operation:
         """Properties of an operation of PyTorch."""
-        if func not in self._known:
-            self._known[func] = Operation(func)
-        return self._known[func]
+        return Operation(func)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, on either device."""
@@ -248,7 +244,8 @@ class PretendDevice:
         if operation.name not in COPIES:
             if host:
                 self._refuse_mixture(operation, args, kwargs, host)
-            self._refuse_missing_kernel(operation, inner_args)
+            if operation.name in _PRODUCTS and not inner_args[0].is_floating_point():
+                raise PretendDeviceError(f'"{operation.name}_cuda" not implemented for integers')
         elif operation.name != "copy_" and inner_args[0].layout != torch.strided:
             inner_kwargs.pop("layout", None)  # C++'s opinion of it
         out = func(*inner_args, **inner_kwargs)
@@ -277,15 +274,6 @@ class PretendDevice:
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
             f"and cpu! ({operation.name}; of the CPU are those of shape {shapes})"
         )
-
-    def _refuse_missing_kernel(self, operation: Operation, inner_args: tuple[Any, ...]) -> None:
-        name = operation.name
-        dtype = inner_args[0].dtype if name in _PRODUCTS else None
-        if name in _NOT_IMPLEMENTED or (
-            dtype is not None and not dtype.is_floating_point and not dtype.is_complex
-        ):
-            kind = "" if dtype is None else f" for {dtype}"
-            raise PretendDeviceError(f'"{name}_cuda" not implemented{kind}')
 
     def _wrap(self, operation: Operation, args: Any, kwargs: Any, out: Any, on_device: bool) -> Any:
         changed = operation.changed(args, kwargs)
@@ -399,10 +387,6 @@ _CALLS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
 
 
 class _Calls(TorchFunctionMode):
-    def __init__(self, device: PretendDevice) -> None:
-        super().__init__()
-        self._device = device
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs:
             kwargs = dict(kwargs)

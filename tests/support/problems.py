@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from torch_lntm.corpus import DocumentBatch
+from torch_lntm.latents import NormalSpace
 from torch_lntm.models import TopicModel, ctm
 
 
@@ -64,6 +65,13 @@ class Problem:
         self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
     ) -> DocumentBatch:
         return make_batch(self.counts, device, dtype)
+
+    def space(
+        self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> NormalSpace:
+        """Coordinates of the prior."""
+        tril = torch.linalg.cholesky(torch.from_numpy(self.covariance)).to(device)
+        return NormalSpace(torch.from_numpy(self.loc).to(device, dtype), tril, self.anchored)
 
     def lifted(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of the K logits; degenerate if anchored."""

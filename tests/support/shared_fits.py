@@ -270,7 +270,7 @@ def alone() -> list[Any]:
     return engine.model.topics.probs.tolist()
 
 
-def interrupted(number: int, sent: int = signal.SIGINT) -> dict[str, Any]:
+def interrupted(number: int, sent: int) -> dict[str, Any]:
     """A fit in which one process gets a signal during a posterior, given by its number."""
     engine = _engine(1000, IndexError)
     solve, calls = engine.guide._solve, iter(range(1, 10000))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, known_options, say, takes
-from torch_lntm.cli.values import read_value
+from torch_lntm.cli.values import read_option
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 
 if TYPE_CHECKING:
@@ -116,12 +115,16 @@ class Documents:
     @property
     def options(self) -> dict[str, Any]:
         """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
+        from torch_lntm.files.reading import read_lines
+
         example = _example(self.corpus)
         options = {} if example is None else dict(example.options)
         if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
         options |= self.given
-        return options | _stop_words(options.get("stop_words"))
+        if options.get("stop_words") not in (None, "auto", "none", "english"):
+            options["stop_words"] = read_lines(Path(options["stop_words"]))
+        return options
 
     def read(self, **more: Any) -> Corpus:
         """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
@@ -149,15 +152,6 @@ def _example(corpus: str | None) -> Any:
     from torch_lntm.corpus.examples import EXAMPLES
 
     return EXAMPLES.get(str(corpus))
-
-
-def _stop_words(name: str | None) -> dict[str, Any]:
-    """The words of a file of stop words, as an option of reading."""
-    if name in (None, "auto", "none", "english"):
-        return {}
-    from torch_lntm.files.reading import read_lines
-
-    return {"stop_words": read_lines(Path(name))}
 
 
 class RunDocuments(Documents):
@@ -190,7 +184,12 @@ class RunDocuments(Documents):
         run.model.to(device)
         by_default, corpus_of_fit = not self.corpus, run.config.get("corpus")
         if by_default:
-            self.corpus = _local_corpus(self.run_folder, corpus_of_fit)
+            self.corpus = str(corpus_of_fit)
+            if not self.path.exists():
+                raise ConfigError(
+                    f"{corpus_of_fit}: no such file or folder, and the corpus of {self.run_folder} "
+                    "was read from there; name the documents, as CORPUS"
+                )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             corpus = self._read_for(run)
@@ -245,36 +244,10 @@ class RunDocuments(Documents):
 
 
 def _reading_of(run: Run) -> dict[str, Any]:
-    """The corpus and the given options of reading and words in the configuration of a run.
-
-    Raises:
-        ConfigError: An option has another type than on the command line.
-    """
-    config = {}
-    for name, option in known_options(Documents).items():
-        value = run.config.get(name)
-        try:
-            value = None if value is None else read_value(option.kinds, value)
-        except ArgumentTypeError as error:
-            where = f"{run.path / 'config.json'}: {name}: {str(error)[:200]}"
-            raise ConfigError(f"{where}. Was the file edited?") from error
-        if value not in (None, option.default):
-            config[name] = value
-    return config
-
-
-def _local_corpus(folder: str, corpus: object) -> str:
-    """The corpus that a run's configuration names: a local path or an example.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    if isinstance(corpus, str) and (_example(corpus) is not None or Path(corpus).exists()):
-        return corpus
-    source = f"the corpus of {folder} was read from there"
-    raise ConfigError(
-        f"{corpus}: no such file or folder, and {source}; name the documents, as CORPUS"
-    )
+    """The corpus and the given options of reading and words in the configuration of a run."""
+    path, config = run.path / "config.json", run.config
+    options = known_options(Documents).items()
+    return given(Documents, {n: read_option(o, config.get(n), path) for n, o in options})
 
 
 def _format_of(corpus: object) -> str | None:
@@ -334,15 +307,3 @@ def completion(
             better = "a unigram model predicts these documents better than the topic model"
             say(f"warning: {better}; the model may have too many topics, or too few documents")
     return results
-
-
-def is_built_in(model: str) -> bool:
-    """Whether a model is the package's own; chains may not suit one from a plug-in.
-
-    Raises:
-        ConfigError: No model has this name.
-    """
-    from torch_lntm.models.registry import find_constructor
-
-    constructor = find_constructor(model)
-    return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]

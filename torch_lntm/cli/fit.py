@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, register_command, say, show, takes
-from torch_lntm.cli.documents import Computation, Documents, completion, is_built_in
+from torch_lntm.cli.documents import Computation, Documents, completion
 from torch_lntm.cli.launch import STOPPED, processes_on
 from torch_lntm.cli.values import lists_option
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.options import CHOSEN, GUIDES, SAMPLED, VARIATIONAL, fit_options
+from torch_lntm.options import CHOSEN, GUIDES, MODELS, VARIATIONAL, fit_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +48,7 @@ class FitOptions:
             epochs above 7 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
             these approximations: taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and
             stm; vb and ep for lda; factor for iftm, and taylor and laplace for iftm with gaussian
-            sources. Defaults to auto. If you set options that only one of the two engines has,
-            defaults to that engine.
+            sources. Defaults to auto, or to variational EM if you set any of its options.
         num_topics: Number of topics, K.
         keywords: Keywords by topic, such as "economy=tax,budget; war=army", or a .yaml or .json
             file of lines such as "economy: [tax, budget]". These topics come first, and num_topics
@@ -88,11 +87,9 @@ class FitOptions:
         from torch_lntm.recipes import Recipe
 
         posterior, groups = self.posterior, fit_options(_OWN)
-        if posterior is None and is_built_in(self.model):
-            variational = {name for heading in (*VARIATIONAL, *GUIDES) for name in groups[heading]}
-            sampled = {name for heading in SAMPLED for name in groups[heading]}
-            if variational.isdisjoint(names):
-                posterior = "auto" if sampled.isdisjoint(names) else "hmc"
+        variational = {name for heading in (*VARIATIONAL, *GUIDES) for name in groups[heading]}
+        if posterior is None and self.model in MODELS and variational.isdisjoint(names):
+            posterior = "auto"
         return Recipe(self.model, posterior)
 
 

@@ -19,9 +19,9 @@ import docstring_parser
 
 import torch_lntm as lntm
 from torch_lntm.cli import commands as commands
-from torch_lntm.cli.command import COMMANDS, call, headed, known_options, visible
+from torch_lntm.cli.command import COMMANDS, call, headed, known_options, say, visible
 from torch_lntm.cli.launch import STOPPED, first_speaks, launched_rank
-from torch_lntm.cli.values import read_mapping, read_value
+from torch_lntm.cli.values import read_mapping, read_option, read_value
 from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.options import Option
 
@@ -74,17 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as stop:
             reason = "terminated" if type(stop).__name__ == "Terminated" else "interrupted"
             with first_speaks():
-                print(reason, file=sys.stderr)
+                say(reason)
             return STOPPED[reason]
 
 
 def _fail(message: str) -> int:
-    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
+    say(f"error: {' '.join(message.split())}")
     return FAILED
 
 
 def _show_warning(message: Warning | str, *about: Any, **named: Any) -> None:
-    print(f"warning: {visible(str(message))}", file=sys.stderr)
+    say(f"warning: {message}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -226,18 +226,14 @@ def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -
 
 
 def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[str, Any]:
-    """Read and check the options in a configuration file, in which null stands for the default."""
+    """Read and check the options in a configuration file."""
     try:
         values = read_mapping(path)
         for key, value in values.items():
             if key not in known:
                 hint = _suggestion(str(key).replace("-", "_"), list(known))
                 raise ConfigError(f"{path}: unknown option {key!r}{hint}")
-            kinds, default = known[key].kinds, known[key].default
-            try:
-                values[key] = default if value is None else read_value(kinds, value)
-            except argparse.ArgumentTypeError as error:
-                raise ConfigError(f"{path}: {key}: {error}") from error
+            values[key] = read_option(known[key], value, path)
     except ConfigError as error:
         parser.error(str(error))
     return values

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.options import Option
 
 #: Maximum number of characters of a file.
 _MOST_CHARACTERS = 100_000
@@ -34,7 +35,19 @@ def read_value(kinds: tuple[Any, ...], value: Any) -> Any:
             return _of_kind(kind, value)
     names = [map(repr, k) if isinstance(k, tuple) else [k.__name__] for k in types]
     expected = ", ".join(name for of_kind in names for name in of_kind)
-    raise argparse.ArgumentTypeError(f"expected {expected}; got {value}")
+    raise argparse.ArgumentTypeError(f"expected {expected}; got {value!s:.200}")
+
+
+def read_option(option: Option, value: Any, path: Path) -> Any:
+    """Check the value of an option in a file, in which null stands for the default.
+
+    Raises:
+        ConfigError: The value fits none of the option's types.
+    """
+    try:
+        return option.default if value is None else read_value(option.kinds, value)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{path}: {option.name}: {error}") from error
 
 
 def _of_kind(kind: Any, value: Any) -> Any:

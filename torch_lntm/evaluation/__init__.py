@@ -2,11 +2,7 @@
 
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.evaluation.coherence import coherence, exclusivity, topic_diversity
-from torch_lntm.evaluation.completion.completion import (
-    document_completion,
-    fit_cache_weight,
-    unigram_perplexity,
-)
+from torch_lntm.evaluation.completion.completion import document_completion, unigram_perplexity
 from torch_lntm.evaluation.completion.result import CompletionResult as CompletionResult
 from torch_lntm.evaluation.completion.result import ExactCompletion as ExactCompletion
 from torch_lntm.evaluation.completion.result import paired_difference
@@ -24,7 +20,6 @@ __all__ = [
     "coherence",
     "document_completion",
     "exclusivity",
-    "fit_cache_weight",
     "log_likelihood",
     "paired_difference",
     "residual_dispersion",

@@ -191,27 +191,26 @@ def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[A
     if not isinstance(topics, Sequence | np.ndarray) or not len(topics):
         raise ConfigError(f"topics is {topics!r:.60}; expected {_EXPECTED}")
     rows = [words.tolist() if hasattr(words, "tolist") else words for words in topics]
-    column = {word: i for i, word in enumerate((corpus and corpus.vocabulary) or ())}
+    known: dict[Any, int] = {}
+    if corpus is not None:
+        known = {v: v for v in range(corpus.num_words)}
+        known |= {word: v for v, word in enumerate(corpus.vocabulary or ())}
     for k, words in enumerate(rows):
         listed = isinstance(words, Sequence) and not isinstance(words, str) and len(words) > 0
-        kind = str if listed and isinstance(words[0], str) else Integral
         if (
             not listed
-            or not all(isinstance(word, kind) for word in words)
+            or not all(isinstance(word, str | Integral) for word in words)
             or len(set(words)) < len(words)
         ):
             raise ConfigError(
                 f"topic {k} is {words!r:.60}, or has a word twice; expected {_EXPECTED}"
             )
-        if corpus is None:
-            continue
-        known = column if kind is str else range(corpus.num_words)
-        unknown = [word for word in words if word not in known]
-        if unknown:
-            raise ConfigError(
-                f"topic {k} has the word {unknown[0]!r}, which is not in the vocabulary of "
-                f"{corpus!r}"
-            )
-        if kind is str:
-            rows[k] = [column[word] for word in words]
+        if corpus is not None:
+            unknown = [word for word in words if word not in known]
+            if unknown:
+                raise ConfigError(
+                    f"topic {k} has the word {unknown[0]!r}, which is not in the vocabulary of "
+                    f"{corpus!r}"
+                )
+            rows[k] = [known[word] for word in words]
     return [np.asarray(words) for words in rows]

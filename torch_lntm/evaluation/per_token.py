@@ -21,6 +21,14 @@ class PerTokenScore:
     def _per_token(self) -> tuple[float, float]:
         return per_token(*(getattr(self, name) for name in self._values))
 
+    def _figures(self) -> str:
+        return (
+            f"  per token   {self.nats_per_token:.4f} nats ± "
+            f"{self.nats_per_token_standard_error:.2g} (s.e. over documents)\n"
+            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
+            "(s.e. over documents)"
+        )
+
     @property
     def num_docs(self) -> int:
         """Number of documents with tokens to score, on which all per-token figures rest."""

@@ -134,10 +134,7 @@ class GuideDraws:
         values, vectors = torch.linalg.eigh((information + information.mT) / 2)
         irrelevant = values <= NO_INFORMATION * values.max()
         scale = torch.where(irrelevant, 0.0, values.clamp_min(1e-300).rsqrt())
-        generator = torch.Generator().manual_seed(self.options.seed)
-        white = torch.randn(num_draws, len(values), generator=generator, dtype=torch.float64).to(
-            values.device
-        )
+        white = self._white(num_draws, len(values)).to(values)
         # The symmetric root, because eigenvectors have no unique signs.
         changes = (white @ vectors * scale) @ vectors.mT
         self.shifts = changes.unflatten(1, (-1, len(precision))) @ precision
@@ -154,10 +151,13 @@ class GuideDraws:
         for _, posterior in self._posteriors(rows, num_draws):
             total += posterior.covariance.double().sum(0)
         observed = precision - precision @ (total / len(rows)) @ precision
-        generator = torch.Generator().manual_seed(self.options.seed)
-        size = (num_draws, prior.num_changes, len(precision))
-        white = torch.randn(size, generator=generator, dtype=torch.float64).to(precision)
+        white = self._white(num_draws, prior.num_changes, len(precision)).to(precision)
         self.shifts = prior.draw_changes(observed, white) @ precision
+
+    def _white(self, *size: int) -> Tensor:
+        """Standard normal numbers, float64, on the CPU."""
+        generator = torch.Generator().manual_seed(self.options.seed)
+        return torch.randn(size, generator=generator, dtype=torch.float64)
 
 
 def _precision(prior: Any) -> Tensor:

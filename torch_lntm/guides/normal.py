@@ -93,13 +93,15 @@ class NormalGuide(Guide[NormalPosterior]):
             batch: The documents.
             posterior: Their posterior at the prior's current parameters. Defaults to a new
                 solution.
-            kind: Bound on the expected log normaliser, ``"tangent"`` or ``"tilted"``.
+            kind: Bound on the expected log normaliser, ``"tangent"`` or ``"tilted"``. Defaults to
+                the tilted one, which is tighter, except in :class:`FactorGuide`.
 
         Returns:
             ``(num_docs,)`` float64 nats.
 
         Raises:
-            ConfigError: The posterior was solved at other parameters of the prior.
+            ConfigError: The posterior was solved at other parameters of the prior, or the kind is
+                unknown.
         """
         batch = self.model.check_batch(batch)
         if posterior is None:
@@ -107,10 +109,8 @@ class NormalGuide(Guide[NormalPosterior]):
         else:
             self._require_current(batch, posterior.space)
         batch, offset = self.as_independent(batch, posterior)
-        return (
-            gaussian_bound(batch, self.model.topics.probs, posterior, kind or self.default_bound)
-            + offset
-        )
+        kind = kind or self.default_bound
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + offset
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`. Adds the square of eta's dimension."""

@@ -10,8 +10,8 @@ from torch_lntm.inference.documents import DocumentTopics, transform
 from torch_lntm.inference.draws import DrawSource as DrawSource
 from torch_lntm.inference.draws import theta_draws, topic_shares
 from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import join_parts
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
-from torch_lntm.inference.em.parts import join_parts
 from torch_lntm.inference.em.result import FitResult
 from torch_lntm.inference.em.result import MonteCarloResult as MonteCarloResult
 from torch_lntm.inference.em.result import VariationalResult as VariationalResult

@@ -252,29 +252,20 @@ def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
     path = Path(folder)
     run = load_run(path) if (path / METADATA).is_file() else None
     model = load_model(path) if run is None else run.model
-    about, card = read_json(path / MODEL), path / CARD
     model.topic_names = names
-    about["topic_names"] = model.topic_names if model.has_topic_names else None
-    files = {MODEL: writing.as_json(about)}
+    named = model.topic_names if model.has_topic_names else None
+    files = {MODEL: writing.as_json(read_json(path / MODEL) | {"topic_names": named})}
     # People edit cards, for instance to add a licence, so an edited card is left alone.
-    if not card.is_file() or is_unedited(card.read_bytes()):
-        files[CARD] = signed(_card(path, model, run))
+    if not (path / CARD).is_file() or is_unedited((path / CARD).read_bytes()):
+        facts: tuple[Any, ...] = ()
+        if run is not None:
+            scores = run.read(EVALUATION, lambda file: read_json(file, list))
+            facts = run.config, run.metadata, scores or ()
+        files[CARD] = signed(model_card(model, *facts))
     for name, data in files.items():
         with writing.atomic_write(path / name) as file:
             file.write(data)
     return model.topic_names
-
-
-def _card(path: Path, model: TopicModel, run: Run | None) -> str:
-    """The card of a folder.
-
-    Raises:
-        ConfigError: The file of the scores is damaged.
-    """
-    if run is None:
-        return model_card(model)
-    scores = read_json(path / EVALUATION, list) if (path / EVALUATION).is_file() else []
-    return model_card(model, run.config, run.metadata, scores)
 
 
 def _identity(metadata: Mapping[str, Any]) -> str:

@@ -430,8 +430,8 @@ def transition(
         torch.empty_like(log_prior) for _ in range(4)
     )
     accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
-    # Many chains fill the processors with small programs, whereas few chains need large ones.
-    # Number of chains from which a transition's programs are small; chosen on an H200.
+    # Many chains fill the processors with small programs, whereas few chains need large ones. The
+    # number at which they change was chosen on an H200.
     many = num_chains * num_docs >= 2048
     elements = _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS
     block_z, tile_z = _blocks(dim, elements)

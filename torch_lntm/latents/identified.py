@@ -73,9 +73,7 @@ class IdentifiedSpace(LatentSpace):
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,
             dim)``, float64.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has no normal approximation; see has_normal"
-        )
+        raise NotImplementedError("see has_normal")
 
 
 @dataclass(frozen=True, eq=False)

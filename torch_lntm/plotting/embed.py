@@ -41,8 +41,6 @@ def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mappin
         element.tag = element.tag.rpartition("}")[2]  # in a page, names have no namespace
         found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         gid = found.pop("id", "") if element.tag == "g" else ""
-        if "rotate(-0" in found.get("transform", ""):
-            del found["transform"]
         found.pop("target", None)  # a link opens here
         element.attrib = {key: _shortened(value) for key, value in found.items()}
         element.tail = None

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
-#: Markers and dashes, which distinguish lines of the same colour.
-STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
+#: Marker, dashes and colour of each line of a picture with many lines.
+LOOKS = [
+    (*look, colour)
+    for look in (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
+    for colour in COLOURS
+]
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 #: Most periods with a label.
@@ -48,18 +52,6 @@ class Series(NamedTuple):
     label: str
     values: Any
     proportions: NDArray[np.float64]
-
-
-def look(position: int) -> tuple[str, tuple[str, str]]:
-    """Colour, and marker and dashes, of the line at a position of a picture with many lines.
-
-    28 lines look different.
-
-    Args:
-        position: The position, from 0.
-    """
-    styles, colour = divmod(position, len(COLOURS))
-    return COLOURS[colour], STYLES[styles % len(STYLES)]
 
 
 def plot_effects(
@@ -173,7 +165,7 @@ def _draw_small_line(
 def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     """Points with intervals. Each value has a row, in which the series lie side by side."""
     for j, line in enumerate(series):
-        colour, (marker, _) = look(j)
+        marker, _, colour = LOOKS[j % len(LOOKS)]
         # An interval of unknown width is not drawn.
         mean, lower, upper = np.where(np.isfinite(line.proportions), line.proportions, np.nan).T
         y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
@@ -192,7 +184,7 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
 def draw_lines(ax: Axes, series: Sequence[Series]) -> None:
     """Lines over numbers or days, with bands of their intervals."""
     for j, line in enumerate(series):
-        colour, (_, dashes) = look(j)
+        _, dashes, colour = LOOKS[j % len(LOOKS)]
         mean, lower, upper = line.proportions.T
         name = style.shorten(line.label, style.NAME_LETTERS)
         ax.plot(line.values, mean, dashes, color=colour, label=name)
@@ -261,12 +253,11 @@ def path_plot(
 
 
 def document_proportions(
-    posterior: Any,
+    draws: ThetaDraws,
     document: int = 0,
     *,
     level: float = 0.9,
     num_draws: int = 1000,
-    seed: int = 0,
     labels: Sequence[str] | None = None,
     num_topics: int | None = 12,
     ax: Axes | None = None,
@@ -274,12 +265,10 @@ def document_proportions(
     """Plot a document's topic proportions: posterior means with equal-tailed intervals.
 
     Args:
-        posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
-            ``inference.theta_draws(source, corpus)``.
-        document: Position of the document in the batch, or in the corpus for draws.
+        draws: Draws of a corpus, ``inference.theta_draws(source, corpus)``.
+        document: Position of the document in the corpus.
         level: Posterior probability of each interval.
         num_draws: Number of draws for the means and intervals.
-        seed: Seed of the draws from a posterior.
         labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
         num_topics: Number of topics to show, the largest first; None for all.
         ax: Axes to draw into. Defaults to a new figure.
@@ -292,22 +281,18 @@ def document_proportions(
             (0, 1), or the numbers of labels and topics differ.
 
     Example:
-        >>> ax = lntm.plotting.document_proportions(guide.posterior(batch), num_topics=3)
+        >>> draws = lntm.inference.theta_draws(guide, corpus)
+        >>> ax = lntm.plotting.document_proportions(draws, num_topics=3)
         >>> len(ax.get_yticklabels())
         3
     """
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    of_corpus, num_docs = isinstance(posterior, ThetaDraws), getattr(posterior, "num_docs", 0)
-    if document not in (posterior.rows if of_corpus else range(-num_docs, num_docs)):
-        raise ConfigError(f"document {document} is not in {posterior!r}")
-    if of_corpus:
-        position, theta = document, posterior.take(np.array([document]), num_draws).theta[:, 0]
-    else:
-        theta = posterior.theta_samples(num_draws, seed=seed)[:, document]
-        position = int(posterior.index[document])
-    draws, tail = theta.double().cpu().numpy(), (1 - level) / 2
-    mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
+    if not isinstance(draws, ThetaDraws) or document not in draws.rows:
+        raise ConfigError(f"document {document} is not in {draws!r}; expected a corpus's draws")
+    theta = draws.take(np.array([document]), num_draws).theta[:, 0].double().numpy()
+    ends = (1 - level) / 2, (1 + level) / 2
+    mean, (lower, upper) = theta.mean(0), np.quantile(theta, ends, axis=0)
     names = range(len(mean)) if labels is None else labels
     if len(names) != len(mean):
         raise ConfigError(
@@ -321,7 +306,7 @@ def document_proportions(
     ax.plot(mean[shown], rows, "o", **look)
     ax.set_yticks(rows, [str(names[k]) for k in shown], fontsize=9, parse_math=False)
     ax.set_xlim(0, min(1.0, 1.05 * float(upper.max())))
-    ax.set_title(f"Document {position}", fontsize=10)
+    ax.set_title(f"Document {document}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
     style.rule(ax, "x")
     return ax

@@ -58,7 +58,7 @@ def topic_map(
     shares: Array,
     upper: Array,
     *,
-    topics: Sequence[int] | None = None,
+    topics: Sequence[int],
     ax: Axes,
 ) -> dict[int, tuple[float, float]]:
     """Draw topics as named circles that do not overlap, with similar topics close together.
@@ -73,14 +73,13 @@ def topic_map(
         shares: ``(num_shown,)`` their shares, shown as areas of circles.
         upper: ``(num_shown,)`` upper ends of the shares' intervals, shown as dotted rings where
             they differ.
-        topics: ``(num_shown,)`` their numbers. Defaults to 0, 1 and so on. The circle of topic 3
-            has the ``gid`` ``topic-3`` and the link ``#topic-3``.
+        topics: ``(num_shown,)`` their numbers. The circle of topic 3 has the ``gid`` ``topic-3``
+            and the link ``#topic-3``.
         ax: Axes to draw into; their size in inches becomes their unit.
 
     Returns:
         Places of the circles by topic.
     """
-    numbers = range(len(names)) if topics is None else topics
     figure = ax.figure.canvas.figure
     engine = figure.get_layout_engine()
     if engine is not None:  # otherwise it places the axes only when the figure is drawn
@@ -95,7 +94,7 @@ def topic_map(
     places[:, 1] -= below / 2
     least, most = np.square(_RADII)
     sizes = np.square(144) * (least + (most - least) * np.stack([shares, upper]) / upper.max())
-    for k, (x, y), name, (inner, outer) in zip(numbers, places, lines, sizes.T, strict=True):
+    for k, (x, y), name, (inner, outer) in zip(topics, places, lines, sizes.T, strict=True):
         look: dict[str, Any] = {"edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
         look["clip_on"] = False
         gid, link = f"topic-{k}", f"#topic-{k}"
@@ -111,7 +110,7 @@ def topic_map(
         ax.annotate("\n".join(name), (x, y), offset, zorder=3, **look, **middle)
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
-    return dict(zip(numbers, map(tuple, places.tolist()), strict=True))
+    return dict(zip(topics, map(tuple, places.tolist()), strict=True))
 
 
 def _plane(distance: Array) -> Array:

@@ -37,7 +37,7 @@ from torch_lntm.reports.prevalence import (
     dividing_columns,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import best_documents, excerpts, require_texts
+from torch_lntm.reports.representatives import best_documents, excerpts
 from torch_lntm.reports.scores import as_scores, read_scores
 from torch_lntm.reports.sections import PageData, check_sections, render_sections, to_table
 from torch_lntm.reports.tree import TopicTree
@@ -189,7 +189,6 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
-    require_texts(texts, everything)
     corpus, sample, draws = _sampled(
         everything, source, max_docs, seed, num_draws=num_draws, progress=progress
     )

@@ -67,7 +67,7 @@ def draw_map(page: PageData, heads: Sequence[str]) -> Markup:
     distance = hellinger_distances(page.model.topics.mean_probs.detach().double().cpu().numpy())
     shares, upper = overall.mean[0, :size], overall.upper[0, :size]
     ax = _new_map(size)
-    topic_map(distance, page.names, shares, upper, ax=ax)
+    topic_map(distance, page.names, shares, upper, topics=range(size), ax=ax)
     told = "Topics with many words in common lie close together. Every circle links to its topic."
     return Markup(to_svg(ax.figure, "map", "Map of the topics", told, _tips(page, heads)))
 

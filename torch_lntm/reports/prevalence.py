@@ -37,9 +37,6 @@ SHORT_DOCUMENT = 50.0
 MOST_NAMES, MOST_BINS, MOST_PERIODS = 12, 10, 36
 #: A column with more distinct names than this is taken for ids, which do not divide the documents.
 _MOST_DIFFERENT = 50
-#: Notes on axes with bins or a logarithmic scale.
-BINS = "The bins are equally spaced and have about equal numbers of documents."
-LOGARITHMIC = "The axis is logarithmic."
 
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|NaT")
 
@@ -385,7 +382,9 @@ def axis_of(values: Sequence[Any] | NDArray[np.float64]) -> Axis:
         days = _days(pd.Series(list(map(str, values))))
         return None if days is None else days.astype(np.float64), ""
     numbers = np.array(values, np.float64)
-    return (np.log(numbers), LOGARITHMIC) if is_skewed(numbers) else (numbers, "")
+    if is_skewed(numbers):
+        return np.log(numbers), "The axis is logarithmic."
+    return numbers, ""
 
 
 def _by_name(column: str, values: pd.Series) -> Levels:
@@ -407,7 +406,8 @@ def _by_number(column: str, values: pd.Series) -> Levels:
     codes, numbers = pd.factorize(bins, sort=True)
     ends = values.groupby(bins).agg(["min", "max"]).to_numpy()
     names = tuple(f"{format_number(low)} to {format_number(high)}" for low, high in ends)
-    return Levels(column, names, codes, (np.arange(len(numbers), dtype=np.float64), BINS))
+    note = "The bins are equally spaced and have about equal numbers of documents."
+    return Levels(column, names, codes, (np.arange(len(numbers), dtype=np.float64), note))
 
 
 def _days(values: pd.Series) -> NDArray[np.datetime64] | None:

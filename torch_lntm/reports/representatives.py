@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,17 +112,11 @@ def excerpts(
             # A text can be a whole book, so it is cut before its white space is cleaned.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
             found[number - 1] = shorten(" ".join(beginning.split()), _TEXT)
-    require_texts(number, corpus)
-    return [found[d] for d in positions.tolist()]
-
-
-def require_texts(texts: Iterable[str] | int | None, corpus: Corpus) -> None:
-    """Refuse another number of texts than of documents. Texts without a length pass."""
-    number = len(texts) if isinstance(texts, Collection) else texts
-    if isinstance(number, int) and number != len(corpus):
+    if number != len(corpus):
         raise ConfigError(
             f"{number} texts for {len(corpus)} documents; expected one for each, in order"
         )
+    return [found[d] for d in positions.tolist()]
 
 
 def _frequent_words(corpus: Corpus, document: int) -> str:

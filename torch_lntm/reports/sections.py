@@ -143,6 +143,8 @@ def _blocks(title: str, name: str, contents: Any) -> Markup:
 
 def to_table(frame: pd.DataFrame, label: str) -> Markup:
     """A frame as an HTML table without its index; numbers have 4 digits."""
+    # Pandas would print a missing integer as <NA>.
+    frame = frame.apply(lambda x: x.astype(object).fillna("–") if x.dtype.kind in "iu" else x)
     with pd.option_context("display.max_colwidth", None):
         options: dict[str, Any] = {"border": 0, "justify": "left", "na_rep": "–"}
         table = frame.to_html(index=False, float_format=_number, **options)
@@ -157,11 +159,11 @@ def _number(value: float) -> str:
 
 
 def _keywords(page: PageData) -> list[Any]:
-    """Whether keyword topics kept their keywords."""
+    """Whether the keyword topics kept their keywords, as a text and a table."""
     shares = page.summary.overall.mean[0].tolist()
     topics = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
     lost = topics[topics["rival"].notna()].to_dict("records")
-    state = "Every keyword topic took hold: its keywords are more probable in it than elsewhere."
+    state = "Every topic kept its keywords, which are more probable in it than in any other topic."
     if lost:
         told = (f"the keywords of {x['name']} are more probable in {x['rival']}" for x in lost)
         state = f"Some topics lost their keywords: {'; '.join(told)}."
@@ -169,7 +171,7 @@ def _keywords(page: PageData) -> list[Any]:
     table = topics[["name", "keywords", "mass", "lower", "upper", "joined"]].set_axis(names, axis=1)
     note = (
         "On keywords: probability of all keywords in the topic, with its "
-        f"{page.level:.0%} interval. The interval takes the tokens of the topic as known."
+        f"{page.level:.0%} interval, which takes the topics of the tokens as known."
     )
     return [state, table, note]
 
@@ -181,20 +183,19 @@ def _words_over_time(page: PageData) -> list[Any]:
     first, last = periods.levels[0], periods.levels[-1]
     intro = (
         f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
-        f"{periods.column}, from {first} to {last}. The drift is the share of a topic's words in "
-        "the last period that would have to be other words to equal the first period. The table "
-        "has the most probable words of each topic in some periods."
+        f"{periods.column}, from {first} to {last}. The table has the most probable words of each "
+        "topic in some of them, and its drift: the share of its words that changed from the first "
+        "period to the last."
     )
     strip = words_by_period(page.model).iloc[ranked].replace({"topic": names})
     changes = moving_topics(page.model, level=page.level)
     if not len(changes):
         return [intro, strip, "Every interval of a change includes 1: the words stand still."]
     note = (
-        f"The figure shows probabilities of words over {periods.column} on a logarithmic scale, "
-        f"with their {page.level:.0%} bands, for the topics with the largest drift. The ratio is "
-        f"the probability in {last} over that in {first}, and the words are those whose interval "
-        "leaves out 1. Each interval holds for its word alone, and takes the tokens of the topic "
-        "as known."
+        "The figure shows the words of the topics with the largest drift, their probabilities on a "
+        f"logarithmic scale with {page.level:.0%} bands. The table below it has the words whose "
+        f"probability in {last}, divided by that in {first}, has an interval without 1. Each "
+        "interval holds for its word alone, and takes the topics of the tokens as known."
     )
     table = changes.drop(columns=["name", "drift"]).replace({"topic": names})
     return [intro, strip, note, _paths(page, changes), table]

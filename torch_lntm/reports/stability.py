@@ -27,11 +27,6 @@ Array = NDArray[np.float64]
 
 #: Settings of a constructor that a new fit replaces.
 _REPLACED = ("num_words", "vocabulary", "seed", "topics")
-#: Options of a run's configuration that new fits take over.
-_OPTIONS = (
-    *("max_epochs", "min_gain", "num_chains", "num_transitions", "batch_size"),
-    *("max_iterations", "tolerance", "restarts", "annealing", "start", "max_docs"),
-)
 
 
 def topic_stability(
@@ -100,7 +95,7 @@ def topic_stability(
     settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
     recipe = Recipe(call.name, posterior or own_posterior).for_corpus(corpus, model.num_topics)
     engine_of = SAMPLERS.get(str(recipe.posterior), VariationalEM)
-    accepted = inspect.signature(engine_of).parameters
+    accepted = {*inspect.signature(engine_of).parameters} - {"model", "seed"}
     choices = {name: x for name, x in own_options.items() if name in accepted}
     choices |= {"progress": False, **(options or {})}
     generator = np.random.default_rng(seed)
@@ -141,8 +136,8 @@ def _contents_of(
 ) -> tuple[TopicModel, str | None, dict[str, Any]]:
     """Model, posterior and options of a fit."""
     if isinstance(fit, Run):
-        options = {name: fit.config[name] for name in _OPTIONS if fit.config.get(name) is not None}
-        return fit.model, fit.config.get("posterior"), options
+        given = {name: x for name, x in fit.config.items() if x is not None}
+        return fit.model, fit.config.get("posterior"), given
     if isinstance(fit, FitResult):
         source = fit.source
         return source.model, source.name if isinstance(source, Guide) else "hmc", {}

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import render
-from torch_lntm.models import DirichletPrior, DocumentPrior, TopicGroups, TopicModel
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import MAX_NAME, is_named
-from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
 from torch_lntm.models.topic_groups import merged_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels
 
@@ -144,10 +143,7 @@ def topic_tree(
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
     numbers = {_check_level(level, size) for level in levels}
     if by is None:
-        prior = model.prior
-        unknown = type(prior).contrast_covariance is DocumentPrior.contrast_covariance
-        free = isinstance(prior, DirichletPrior | DiagonalNormalPrior)
-        by = "words" if unknown or free else "correlation"
+        by = "correlation" if model.prior.has_correlations else "words"
     if by == "words":
         distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     else:

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.errors import ConfigError
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
@@ -42,40 +41,27 @@ RESOLUTION = 1.0 / 16.0
 _TUNING, _FORWARD, _REVERSE, POSTERIOR = 0, 1, 2, 3
 
 
-def make_schedule(schedule: str, num_temperatures: int) -> Tensor:
-    """Inverse temperatures from 0 to 1.
+def make_schedule(num_temperatures: int, from_prior: bool) -> list[float]:
+    """Inverse temperatures from 0 to 1, both included.
 
     Args:
-        schedule: ``"power"`` for (i/(T−1))³; ``"sigmoid"`` for equal steps of σ⁻¹(t) from −4 to 4,
-            stretched to reach 0 and 1 (*Wu et al. 2017*); or ``"linear"``.
-        num_temperatures: T, with both ends.
-
-    Returns:
-        ``(num_temperatures,)`` float64 on the CPU.
-
-    Raises:
-        ConfigError: The schedule is unknown, or the number is below 3.
+        num_temperatures: T, at least 3.
+        from_prior: Whether the path starts from the prior, for (i/(T−1))³. A path from a normal
+            approximation has equal steps of σ⁻¹(t) from −4 to 4, stretched to reach 0 and 1 (*Wu et
+            al. 2017*).
 
     Example:
         >>> from torch_lntm.sampling import ais
-        >>> ais.make_schedule("linear", 5).tolist()
-        [0.0, 0.25, 0.5, 0.75, 1.0]
+        >>> ais.make_schedule(3, from_prior=True)
+        [0.0, 0.125, 1.0]
     """
-    if num_temperatures < 3:
-        raise ConfigError(
-            f"num_temperatures is {num_temperatures}; expected at least 3: 0, 1 and one between"
-        )
     fractions = torch.linspace(0.0, 1.0, num_temperatures, dtype=torch.float64)
-    if schedule == "linear":
-        return fractions
-    if schedule == "power":
+    if from_prior:
         # In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about 1/N, so distances
         # between temperatures are best in proportion to t, as a high power gives them.
-        return fractions.pow(3.0)
-    if schedule == "sigmoid":
-        values = torch.sigmoid(4.0 * (2.0 * fractions - 1.0))
-        return (values - values[0]) / (values[-1] - values[0])
-    raise ConfigError(f"schedule {schedule!r}; expected power, sigmoid or linear")
+        return fractions.pow(3.0).tolist()
+    values = torch.sigmoid(4.0 * (2.0 * fractions - 1.0))
+    return ((values - values[0]) / (values[-1] - values[0])).tolist()
 
 
 # -- transitions ---------------------------------------------------------------------------------
@@ -271,7 +257,7 @@ def _through_knots(
                 key = noise.fold_in(keys, transition)
                 state, info = trial.move(key, target, state, schedule, knot)
                 acceptance += info.acceptance.mean(0) / tuning.num_transitions
-            # Mean acceptance probability after tuning of the step sizes.
+            # The aim is a mean acceptance probability of 0.8.
             proposed = (log_step_size + acceptance - 0.8).clamp_max(log_longest)
             log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
         tuned.append(log_step_size)
@@ -322,7 +308,7 @@ def anneal(
         >>> from torch_lntm import noise
         >>> from torch_lntm.sampling import ais
         >>> target, keys = model.bind(batch), noise.document_keys(0, batch.index, 4)
-        >>> schedule = ais.make_schedule("power", 20).tolist()
+        >>> schedule = ais.make_schedule(20, from_prior=True)
         >>> transitions = ais.tune(target, schedule, keys, num_steps=4)
         >>> ais.anneal(target, schedule, transitions, keys).log_weights.shape
         torch.Size([4, 5])

@@ -43,12 +43,11 @@ def find_step_size(
 
     grow = acceptable(0)
     searching = torch.ones_like(grow)
-    # Largest number of doublings or halvings in the search for a first step size.
     for attempt in range(1, 31):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
-        # Checking makes the host wait for a GPU, and rarely succeeds at the first attempts.
-        # Attempts before the first check whether all chains have crossed the threshold.
+        # Whether all chains have crossed the threshold is not asked before the third attempt,
+        # because the host waits for a GPU to answer, and the answer is rarely yes.
         if attempt >= 3 and not bool(searching.any()):
             break
     return step_size

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -141,8 +142,7 @@ class Levels:
         self.main = int(np.argmax(self.sizes))
         self.largest = self.sizes[self.main]
         self.num_other = self.num_levels - self.largest
-        count = len(self.sizes)
-        self._pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+        self._pairs = list(combinations(range(len(self.sizes)), 2))
 
     @property
     def num_pairs(self) -> int:

@@ -141,8 +141,8 @@ class Secant(NamedTuple):
         # Curvature of the complete-data information along the step: the step is Newton's or a part
         # of it.
         expected = (step * before.gradient).sum(-1, keepdim=True)
-        # Lower limit of the measured curvature along the last step, as a share of the expected
-        # curvature. With less, steps become so long that they must be halved again.
+        # The measured curvature counts as at least half of the expected one. With less, steps
+        # become so long that they must be halved again.
         least = (0.5 * expected).clamp_min(torch.finfo(step.dtype).tiny)
         rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
         return cls(step, fall, rho)
@@ -365,7 +365,6 @@ def _line_search(
     point = objective.evaluate(start.z + delta)
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0
-    # Largest number of halvings of a step.
     for _ in range(15):
         failed = (~moved).nonzero().squeeze(-1)
         if failed.numel() == 0:

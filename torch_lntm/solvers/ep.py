@@ -45,6 +45,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
+from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
@@ -440,7 +441,7 @@ def _evidence(
     normaliser = log_multivariate_beta(gamma)
     terms = torch.empty_like(batch.counts, dtype=torch.float64)
     proper = torch.ones_like(normaliser, dtype=torch.bool)
-    # Numbers in each table of the evidence at a time.
+    # Each table of the evidence has about 2**20 numbers.
     rows_at_once = max(1, 2**20 // len(alpha))
     for entries in torch.arange(batch.nnz, device=gamma.device).split(rows_at_once):
         docs, site = batch.row_index[entries], sites[entries].double()
@@ -452,7 +453,5 @@ def _evidence(
         jensen = torch.logsumexp(word[skipped].log() + expected, -1)
         terms[entries[skipped]] = jensen - (site[skipped] * expected).sum(-1)
         proper[docs[skipped]] = False
-    total = torch.segment_reduce(
-        batch.counts.double() * terms, "sum", offsets=batch.row_offsets, axis=0, initial=0.0
-    )
+    total = document_sums(batch.counts.double() * terms, batch)
     return total + normaliser - log_multivariate_beta(alpha), proper

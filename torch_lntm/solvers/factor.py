@@ -153,22 +153,6 @@ def update_mean(
     return torch.where(t > 1.0, t.clamp_min(1.0).log() - log_rate, pull - t)
 
 
-def _updated_mean(
-    sources: _Sources, z: Tensor, topic_counts: Tensor, half_variance: Tensor, lengths: Tensor
-) -> Tensor:
-    """The paper's x̄ at fixed ν² and sources: ξ, then x̄ given responsibilities (*eqs 4, 7–8*)."""
-    space = sources.space
-    eta = sources.unwhiten(z)
-    return update_mean(
-        topic_counts,
-        eta - z[:, space.num_sources :] * space.noise_std.to(z.dtype),
-        torch.logsumexp(eta + half_variance, -1),
-        half_variance,
-        space.noise_precision,
-        lengths,
-    )
-
-
 def _updated_variance(
     space: FactorSpace, mean: Tensor, half_variance: Tensor, lengths: Tensor
 ) -> Tensor:
@@ -289,6 +273,11 @@ def _first_round(
     point = Objective(batch, topics, sources, 0.5 * variance).evaluate(z)
     bound = point.value + sources.bound_terms(z) - _noise_divergence(space, variance)
     variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
-    mean = _updated_mean(sources, z, point.words.topic_counts, 0.5 * variance, batch.lengths)
+    # The paper's x̄ at fixed ν² and sources: ξ, then x̄ given responsibilities (*eqs 4, 7–8*).
+    eta, half = point.words.logits, 0.5 * variance
+    centre = eta - z[:, space.num_sources :] * space.noise_std.to(z.dtype)
+    log_normaliser = torch.logsumexp(eta + half, -1)
+    rest = (space.noise_precision, batch.lengths)
+    mean = update_mean(point.words.topic_counts, centre, log_normaliser, half, *rest)
     sources, z = sources.updated(z, mean, batch.index)
     return sources, z, variance, bound

@@ -43,7 +43,7 @@ def khan_bouchard(
     # Start with equally likely topics.
     share = torch.full_like(space.lift(options.start), -math.log(topics.shape[0]))
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
-    # Largest distance of V's bound from its maximum, as a share of the tolerance of a round.
+    # An update of V ends within a tenth of a round's tolerance from the maximum of its bound.
     tolerance = 0.1 * options.tolerance
     variances = _Full(space, share, whitened, options.inverse_temperature, tolerance)
     means = maximise_tangent_bound(batch, topics, space, variances, options)
@@ -125,8 +125,7 @@ class _Dual:
         variance = self.space.lift(covariance.diagonal(dim1=-2, dim2=-1))
         target = torch.log_softmax(self.logits + self.half * variance, -1)
         p, log_ratio = log_p.exp(), target - log_p
-        # No term is negative, so rounding does not hide a small sum.
-        # The exponential of 80 is finite in float32.
+        # No term is negative, so rounding does not hide a small sum. e^80 is finite in float32.
         surplus = torch.expm1(log_ratio.clamp_max(80.0)) - log_ratio
         gap = self.lengths * (p * surplus).sum(-1)
         value = self.lengths.double() * (p * (log_p - self.logits)).sum(-1, dtype=torch.float64)
@@ -135,12 +134,11 @@ class _Dual:
 
     def minimise_(self, point: _Point, tolerance: float) -> None:
         """Move ``point`` by Newton steps until no gap exceeds ``tolerance`` nats."""
-        # Part of the gap due to the rounding of log p.
-        # Least error of log p, in units of rounding.
+        # The gap that log p has from rounding alone, if it is off by 100 units.
         rounding = (100.0 * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
         largest_gap = rounding.clamp_min(tolerance)
         step = torch.ones_like(self.logits[:, :1])
-        # Bound on the Newton steps of an update of V. From a distant start it takes about 10.
+        # From a distant start an update of V takes about 10 Newton steps.
         for _ in range(30):
             rows = (point.gap > largest_gap).nonzero().squeeze(-1)
             if not len(rows):

@@ -91,15 +91,11 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         space: Their latent space, an ``EtaSpace`` or a ``FactorSpace``.
         tolerance: Tolerance of the solver, nats.
     """
-    rounding = torch.finfo(batch.dtype).eps
-    # Largest acceptable condition number of a whitened precision times the machine epsilon.
-    longest = (0.1 / space.eta_variance.amax()).clamp_max(
-        # Largest acceptable rounding error of a document's log likelihood, in nats. It is estimated
-        # as the number of tokens times the machine epsilon. A larger solver tolerance takes its
-        # place.
-        max(1e-3, tolerance)
-    )
-    return batch.lengths > longest / rounding
+    # The condition number of a whitened precision times the machine epsilon may reach 0.1. The
+    # rounding error of a log likelihood, estimated as the number of tokens times the machine
+    # epsilon, may reach 1e-3 nats or the solver's tolerance.
+    longest = (0.1 / space.eta_variance.amax()).clamp_max(max(1e-3, tolerance))
+    return batch.lengths > longest / torch.finfo(batch.dtype).eps
 
 
 def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Tensor:
@@ -121,11 +117,8 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
         explained = expected_topic_counts(weights, topics, part).sum(-1)
         # Words without any topic are at the floor for every choice of weights.
         equal = torch.full_like(weights, 1.0 / weights.shape[-1])
-        lost[rows] = (
-            # Largest acceptable shortfall of expected topic counts from a document's length, in
-            # tokens.
-            expected_topic_counts(equal, topics, part).sum(-1) - explained > 0.1
-        )
+        explicable = expected_topic_counts(equal, topics, part).sum(-1)
+        lost[rows] = explicable - explained > 0.1  # tokens
     return lost
 
 

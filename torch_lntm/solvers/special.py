@@ -37,7 +37,7 @@ def wright_omega(x: Tensor) -> Tensor:
         (large - log_large + log_large / large).log(),
         torch.where(y < -2.0, y - y.clamp_max(0.0).exp(), 2.0 * (y - 1.0) / 3.0),
     )
-    # Fritsch–Shafer–Crowley steps, which reduce errors of 0.2 to rounding.
+    # Two Fritsch–Shafer–Crowley steps reduce errors of 0.2 to rounding.
     for _ in range(2):
         omega = log_omega.exp()
         residual = y - omega - log_omega
@@ -81,7 +81,6 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
     log_growth = torch.minimum(t, (large - log_t + 1.59 * log_t / large).log())
     bound = -torch.logaddexp(precision.log(), log_rate)
     y = torch.minimum(bound, log_growth - math.log(exponent))
-    # Steps of Halley's method in :func:`inverse_mean_root`.
     for _ in range(4):
         x = y.exp()
         growth = exponent * x

@@ -68,9 +68,9 @@ def vb(
     topics = topics.mT.contiguous().mT  # word by word, as every iteration reads them
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
-    # Smallest mean of theta at the start, for every dtype.
+    # A mean of theta starts at 1e-7 or more in every dtype.
     gamma = options.start.double().clamp_min(1e-7) * total[:, None]
-    # Largest share of converged documents among the held documents. Above it they are dropped.
+    # Converged documents are dropped once they are an eighth of the held documents.
     active = ActiveSet(batch.num_docs, gamma.device, idle_share=0.125)
     tolerance = max(options.tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 
@@ -149,8 +149,7 @@ def _log_weights(expectation: Tensor) -> Tensor:
 
     If a weight underflowed to 0, a word that only this topic explains would be left without any.
     """
-    # Smallest log weight of a topic minus the largest log weight of its document, far above
-    # underflow in float32.
+    # e^-40 is far above underflow in float32.
     return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(-40.0)
 
 

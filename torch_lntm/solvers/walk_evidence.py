@@ -164,7 +164,7 @@ def learn_weights(evidence: Evidence, scale_weights: Tensor, dispersion_weights:
     """
     weights = scale_weights, dispersion_weights
     pseudo = pseudo_weights(evidence.scales, evidence.dispersions)
-    # Rounds of EM for the weights in an M-step.
+    # An M-step takes five rounds of EM for the weights.
     for _ in range(5):
         sums = [5.0 * x for x in pseudo]  # of 5 pseudo-words
         for _, posterior in evidence.posteriors(*weights):

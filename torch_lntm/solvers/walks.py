@@ -331,7 +331,7 @@ class _Problem(NamedTuple):
 
 def column_parts(num_periods: int, num_walks: int) -> list[slice]:
     """Slices of the columns of a table of walks, small enough for the caches of a CPU."""
-    # Numbers of a table that are computed together.
+    # About 2**17 numbers of a table are computed together.
     size = max(256, 2**17 // num_periods)
     return [slice(i, i + size) for i in range(0, num_walks, size)]
 

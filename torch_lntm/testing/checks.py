@@ -98,14 +98,3 @@ def latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
         and not isinstance(site["fn"], _Subsample)
         and name not in ("topics_prior", "document_prior", "words_prior")
     }
-
-
-def traced_likelihood(
-    model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]
-) -> Tensor:
-    """Log likelihood ``(num_docs,)`` of the program's words at values of its latent sites."""
-    conditioned = poutine.condition(model, data=latents)
-    trace: Any = poutine.trace(conditioned).get_trace(batch)
-    counts = trace.nodes["counts"]
-    log_likelihood: Tensor = counts["fn"].log_prob(counts["value"])
-    return log_likelihood

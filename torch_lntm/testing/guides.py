@@ -52,17 +52,10 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
 
 def _check_shapes(posterior: Posterior, batch: DocumentBatch, dim: int) -> None:
     """Tensors of the posterior have their shapes, and are finite."""
-    rows = batch.num_docs
-    for name, shape in (
-        ("mean", (rows, dim)),
-        ("covariance", (rows, dim, dim)),
-        ("variance", (rows, dim)),
-        ("converged", (rows,)),
-        ("iterations", (rows,)),
-        ("objective", (rows,)),
-        ("index", (rows,)),
-    ):
-        value = getattr(posterior, name)
+    of_document = {"mean": (dim,), "covariance": (dim, dim), "variance": (dim,)}
+    of_document |= dict.fromkeys(("converged", "iterations", "objective", "index"), ())
+    for name, rest in of_document.items():
+        value, shape = getattr(posterior, name), (batch.num_docs, *rest)
         assert tuple(value.shape) == shape, (
             f"{name} has shape {tuple(value.shape)}; expected {shape}"
         )
@@ -94,12 +87,8 @@ def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Post
     single = batch.select(torch.tensor([1], device=batch.device))
     alone = guide.posterior(single)
     equal(alone.mean, posterior.mean[1:2], "a posterior depends on its batch's documents", 1e-4)
-    equal(
-        alone.theta_samples(3)[:, 0],
-        posterior.theta_samples(3)[:, 1],
-        "draws depend on the other documents of the batch",
-        1e-2,
-    )
+    draws, expected = alone.theta_samples(3)[:, 0], posterior.theta_samples(3)[:, 1]
+    equal(draws, expected, "draws depend on the other documents of the batch", 1e-2)
 
 
 def _check_word_counts(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:

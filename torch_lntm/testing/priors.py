@@ -70,12 +70,9 @@ def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, T
     """Log density ``(num_docs,)`` of the program's latent sites at given values."""
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
-    trace.compute_log_prob()
-    # The trace scales log probabilities from the batch to the corpus, which is undone here.
-    return sum(
-        (trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents),
-        torch.zeros(()),
-    )
+    # Not the trace's own log probabilities, which are scaled from the batch to the corpus.
+    sites = (trace.nodes[name] for name in latents)
+    return torch.stack([site["fn"].log_prob(site["value"]) for site in sites]).sum(0)
 
 
 def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
@@ -109,13 +106,9 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
         equal(loc + z @ loading.double(), logits, f"{name}: affine is not logits()")
         equal(space.gradient(z), -z, f"{name}: affine, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
-    at = space.place(latents[model.prior.latent], keys)
-    equal(
-        model.prior.theta(space.latents(at)[model.prior.latent]),
-        theta,
-        f"{name}: place() gives the main site another value",
-        1e-5,
-    )
+    at = space.latents(space.place(latents[model.prior.latent], keys))
+    placed = model.prior.theta(at[model.prior.latent])
+    equal(placed, theta, f"{name}: place() gives the main site another value", 1e-5)
     some = torch.tensor([rows - 1, 0])
     part = space.select(some)
     equal(part.logits(z[some]), logits[some], f"{name}: select() changes logits()")
@@ -126,15 +119,8 @@ def _by_document(
     function: Callable[[LatentSpace, Tensor], Tensor], space: LatentSpace, z: Tensor
 ) -> Tensor:
     """Jacobians ``(num_docs, out, dim)`` of a function of each document's z."""
-    rows = []
-    for d in range(len(z)):
-        part = space.select(torch.tensor([d]))
-        rows.append(
-            torch.autograd.functional.jacobian(
-                lambda x, part=part: function(part, x[None])[0], z[d]
-            )
-        )
-    return torch.stack(rows)
+    jacobian = torch.autograd.functional.jacobian(lambda x: function(space, x).sum(0), z)
+    return jacobian.transpose(0, 1)
 
 
 def _check_program_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.likelihood import surrogate
+from torch_lntm.kernels.likelihood import CountLikelihood, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.parts import is_up_to_date
@@ -44,8 +44,7 @@ def check_words(words: Words, batch: DocumentBatch) -> None:
     generator = torch.Generator().manual_seed(0)
     theta = torch.rand(batch.num_docs, 3, generator=generator, dtype=torch.float64) + 0.05
     topics = torch.rand(3, batch.num_words, generator=generator, dtype=torch.float64).pow(3) + 0.01
-    theta, topics = theta / theta.sum(1, keepdim=True), topics / topics.sum(1, keepdim=True)
-    theta, topics = theta.to(batch.device), topics.to(batch.device)
+    theta, topics = ((x / x.sum(1, keepdim=True)).to(batch.device) for x in (theta, topics))
     _check_terms(words, theta, topics, batch)
     _check_layouts(words, theta, topics, batch)
     _check_bound(words, theta, topics, batch)
@@ -104,31 +103,26 @@ def _check_bound(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
             equal(bound, exact, "the bound is loose at its own theta")
 
 
+def _of_documents(words: CountLikelihood, counts: Tensor, s: Tensor) -> Tensor:
+    """Probabilities ``(num_docs,)`` of dense counts ``(num_docs, num_words)`` at the mixture s."""
+    batch = DocumentBatch.from_csr(counts.to_sparse_csr())
+    weights = s.new_ones(len(counts), 1)
+    return mixture_log_likelihood(weights, s[None], batch, words).exp().detach()
+
+
 def _of_pairs(words: Words, s: Tensor) -> Tensor:
     """Probabilities ``(num_words, num_words)`` of two tokens in order, from the mixture s."""
-    num_words = len(s)
-    pairs = torch.cartesian_prod(*[torch.arange(num_words, device=s.device)] * 2)
-    dense = torch.zeros(len(pairs), num_words, dtype=torch.float64, device=s.device)
-    dense.scatter_add_(1, pairs, torch.ones_like(pairs, dtype=torch.float64))
-    batch = DocumentBatch.from_csr(dense.to_sparse_csr())
-    weights = s.new_ones(len(pairs), 1)
-    log_likelihood = mixture_log_likelihood(weights, s[None], batch, words)
-    return log_likelihood.exp().view(num_words, num_words).detach()
+    one = torch.eye(len(s), dtype=torch.float64, device=s.device)
+    return _of_documents(words, (one[:, None] + one).flatten(0, 1), s).view_as(one)
 
 
 def _check_distribution(words: Words, s: Tensor) -> None:
     """Probabilities of single tokens and of pairs sum to 1, and agree with the predictions."""
     identity = torch.eye(len(s), dtype=torch.float64, device=s.device)
-    single = DocumentBatch.from_csr(identity.to_sparse_csr())
-    first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], single, words).exp().detach()
+    first, alone = (_of_documents(x, identity, s) for x in (words, words.for_single_tokens()))
     total = first.new_ones(())
     equal(first.sum(), total, "probabilities of a document's only token do not add up to 1")
-    alone = mixture_log_likelihood(
-        s.new_ones(len(s), 1), s[None], single, words.for_single_tokens()
-    )
-    equal(
-        alone.exp(), first, "for_single_tokens() is not the likelihood of a document's only token"
-    )
+    equal(alone, first, "for_single_tokens() is not the likelihood of a document's only token")
     pairs = _of_pairs(words, s)
     equal(pairs.sum(), total, "probabilities of a document's two tokens do not add up to 1")
     equal(pairs.sum(1), first, "the first of two tokens has another distribution")
@@ -141,12 +135,8 @@ def _check_distribution(words: Words, s: Tensor) -> None:
         # Counts of two tokens: 2 s, s² + …, by enumeration.
         both, mean = pairs.diagonal(), 2 * first
         variance = mean + 2 * both - mean.square()
-        ratio = words.overdispersion(s.new_full((1,), 2.0))
-        equal(
-            ratio * 2 * first * (1 - first),
-            variance,
-            "overdispersion() is not the ratio of the variances",
-        )
+        found = words.overdispersion(s.new_full((1,), 2.0)) * mean * (1 - first)
+        equal(found, variance, "overdispersion() is not the ratio of the variances")
 
 
 def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from studies.scores.accuracy.result import Accuracy
 from torch_lntm.evaluation.completion.theta import theta_means
-from torch_lntm.inference.chains.diagnostics import effective_sample_size
-from torch_lntm.inference.chains.samples import DocumentSamples
+from torch_lntm.inference.chains.samples import DocumentSamples, effective_sample_size
 from torch_lntm.posteriors import Posterior
 
 #: Requirements for reliable chains of a document (*Vehtari et al. 2021, §4*).

@@ -15,9 +15,8 @@ import pytest
 import torch
 from scipy import stats
 
-from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.samples import DocumentSamples
+from torch_lntm.inference.chains.samples import DocumentSamples, effective_sample_size
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 NUM_DOCS, NUM_WORDS, NUM_CHAINS = 960, 12, 2

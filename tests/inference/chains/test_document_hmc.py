@@ -25,10 +25,10 @@ from torch_lntm.errors import (
     NumericalError,
     UnreliableEstimateWarning,
 )
-from torch_lntm.inference.chains import diagnostics
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.samples import DocumentSamples
+from torch_lntm.inference.chains.samples import effective_sample_size as sample_size
 from torch_lntm.models import DocumentPrior, TopicModel, iftm, lda
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
@@ -66,7 +66,7 @@ def check_theta(samples: DocumentSamples, problem: Problem) -> None:
     theta = samples.theta().double()
     draws = torch.cat([theta, theta.square()], -1)
     # Antithetic chains are better than independent draws, by how much they cannot tell themselves.
-    size = diagnostics.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
+    size = sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
     assert float(size.min()) > 200
     mean, error = draws.mean((0, 1)), draws.flatten(0, 1).std(0) / size.sqrt()
     expected = [grid_theta(problem, document) for document in range(len(problem.counts))]
@@ -123,7 +123,7 @@ def test_moments_agree_with_pyros_nuts() -> None:
     means, errors = [], []
     for theta in both:
         draws = torch.cat([theta, theta.square()], -1)
-        size = diagnostics.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
+        size = sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
         assert float(size.min()) > 100
         means.append(draws.mean((0, 1)))
         errors.append(draws.flatten(0, 1).std(0) / size.sqrt())
@@ -272,21 +272,6 @@ def test_draws_of_a_document_do_not_depend_on_its_batch(
     assert not torch.allclose(latents(together)[0], latents(together)[1])
 
 
-def test_acceptance_and_step_size_do_not_depend_on_the_number_of_documents(device) -> None:
-    model, batch = make_model("ctm").to(device), make_batch(make_counts(), device)
-    results = []
-    for copies in (1, 10, 1000):
-        rows = torch.zeros(copies, dtype=torch.int64, device=device)
-        samples = quiet(DocumentHMC(model), batch.select(rows), 20, 30)
-        results.append((samples.acceptance, samples.step_size))
-    for part in results:
-        for values, single in zip(part, results[0], strict=True):
-            torch.testing.assert_close(values, single.expand_as(values))
-    assert 0.5 < float(results[0][0]) < 1.0
-    with pytest.raises(ConfigError, match=r"theta, eta$"):
-        samples.mean("source")
-
-
 @pytest.mark.slow
 @pytest.mark.stat
 def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
@@ -373,6 +358,8 @@ def test_diagnostics_agree_with_pyros_for_split_chains(num_draws: int) -> None:
     scores = stats.norm.ppf((stats.rankdata(flat, axis=0) - 0.375) / (len(flat) + 0.25))
     scores = torch.from_numpy(scores).view_as(theta)
     torch.testing.assert_close(samples.effective_sample_size(), split_size(scores))
+    with pytest.raises(ConfigError, match=r"theta, eta$"):
+        samples.mean("source")
 
 
 def test_stuck_chains_are_reported_and_left_out_of_means(device: torch.device) -> None:
@@ -526,10 +513,10 @@ def test_initial_proportions_are_restored_from_their_coordinates() -> None:
 def test_continued_chains_make_the_same_draws_as_uninterrupted_chains(family: str) -> None:
     """From latent variables and progress alone, as the chains of Monte-Carlo EM do."""
     model, batch = make_model(family), make_batch(make_counts())
-    kernel = DocumentHMC(model, num_chains=2, num_steps=3, mass_matrix="prior")
+    kernel = DocumentHMC(model, num_chains=2, num_steps=3, mass_matrix="prior", seed=5)
 
     def chains(**earlier: object) -> Chains:
-        return Chains(model, kernel.settings, batch, 5, 4, **earlier)  # type: ignore[arg-type]
+        return Chains(model, kernel.settings, batch, 4, **earlier)  # type: ignore[arg-type]
 
     whole = chains()
     for _ in range(3):

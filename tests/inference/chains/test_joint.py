@@ -15,7 +15,12 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
-from torch_lntm.models import LogisticNormalPrior, StructuralPrior, TopicModel
+from torch_lntm.models import (
+    IndependentFactorPrior,
+    LogisticNormalPrior,
+    StructuralPrior,
+    TopicModel,
+)
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
 from torch_lntm.models.topics.dirichlet import CONCENTRATION, improved_concentration
@@ -92,6 +97,9 @@ def test_too_few_documents_for_a_proper_posterior_are_refused() -> None:
     sums = {"latent_sum": torch.zeros(DIM), "latent_outer": torch.eye(DIM)}
     with pytest.raises(NumericalError, match="7 documents and pseudo_documents=0 leave"):
         prior.draw_(7, np.random.default_rng(0), **sums)
+    factors = IndependentFactorPrior(3, 1, pseudo_documents=0.0)
+    with pytest.raises(NumericalError, match="4 documents and pseudo_documents=0 leave the noise"):
+        factors.draw_(4, np.random.default_rng(0))
 
 
 def make_corpus(num_docs: int = 40, length: int = 20) -> Corpus:
@@ -215,3 +223,35 @@ def test_the_topics_concentration_converges_to_the_most_likely_value() -> None:
     for _ in range(200):
         found = improved_concentration(found, n, torch.zeros_like(n), torch.full((3,), 40.0))
     assert found == pytest.approx(best, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_fixed_priors_stay_and_are_named() -> None:
+    rng = np.random.default_rng(0)
+    corpus = Corpus.from_matrix(rng.multinomial(20, rng.dirichlet(np.full(10, 0.3), 40)))
+    model = lntm.models.lda(3, 10, seed=1)
+    with pytest.raises(IncompatibleGuideError, match=r"DirichletPrior has no .*prior=False"):
+        joint_draws(model, corpus)
+    draws = joint_draws(model, corpus, num_draws=3, warmup_steps=5, prior=False)
+    assert draws.fixed == ("the prior's parameters",)
+    assert draws.sources_of_uncertainty == ("the documents' proportions", "the topics' words")
+    concentration = draws.model.prior.concentration  # type: ignore[operator]
+    assert torch.equal(concentration, model.prior.concentration)  # type: ignore[arg-type]
+    assert not torch.equal(draws.model.topics.probs, model.topics.probs)
+    torch.testing.assert_close(draws.theta.sum(-1), torch.ones(3, 40))
+    factors = lntm.models.iftm(4, 10, 2, seed=1)
+    assert joint_draws(factors, corpus, num_draws=2, warmup_steps=5).fixed == ()
+    kept = joint_draws(factors, corpus, num_draws=2, warmup_steps=5, topics=False, prior=False)
+    assert kept.fixed == ("the topics' words", "the prior's parameters")
+
+
+@pytest.mark.slow
+def test_topics_of_groups_stay_fixed() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(20, rng.dirichlet(np.full(10, 0.3), 40))
+    corpus = Corpus.from_matrix(counts, metadata={"side": np.arange(40) % 2})
+    model = lntm.models.stm(3, corpus, content="side")
+    with pytest.raises(IncompatibleGuideError, match=r"without groups or periods.*topics=False"):
+        joint_draws(model, corpus)
+    draws = joint_draws(model, corpus, num_draws=2, warmup_steps=5, topics=False)
+    assert draws.fixed == ("the topics' words",)

@@ -121,10 +121,13 @@ def test_processes_can_make_separate_fits() -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
-    found = in_processes(2, shared_fits.interrupted, 12)
+@pytest.mark.parametrize(
+    ("sent", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_signal_in_one_process_ends_all_at_the_same_step(sent: int, reason: str) -> None:
+    found = in_processes(2, shared_fits.interrupted, 12, sent)
     joined(found)
-    assert found[0]["stop_reason"] == "interrupted"
+    assert found[0]["stop_reason"] == reason
     # 8 updates an epoch, three epochs of the start: the twelfth posterior is in the second epoch.
     records = [(r["phase"], r["iteration"]) for r in found[0]["history"]]
     assert records == [("start", 1), ("start", 2), ("start", 3), ("stepwise", 1)]
@@ -132,14 +135,6 @@ def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
     objectives = [record["objective"] for record in found[0]["history"]]
     expected = [record["objective"] for record in whole["history"]][:4]
     assert objectives == pytest.approx(expected, rel=1e-8)
-
-
-@pytest.mark.slow
-def test_sigterm_in_one_process_ends_all_at_the_same_step() -> None:
-    found = in_processes(2, shared_fits.interrupted, 12, signal.SIGTERM)
-    joined(found)
-    assert found[0]["stop_reason"] == "terminated"
-    assert len(found[0]["history"]) == 4
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from support.pairs import make_model
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConvergenceWarning, NumericalError, SavingWarning
 from torch_lntm.guides import EPGuide, FactorGuide, TaylorGuide
-from torch_lntm.inference import FitResult, MonteCarloEM, VariationalEM
+from torch_lntm.inference import FitResult, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
@@ -199,25 +199,6 @@ def test_an_error_of_a_callback_ends_the_fit_and_keeps_the_checkpoint(tmp_path: 
     assert again.numbers == (5, 5, 5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [VariationalEM, MonteCarloEM])
-def test_a_fit_tells_its_callback_the_history_and_stops_when_asked(engine) -> None:
-    corpus = make_corpus()
-    model = ctm(3, corpus.num_words)
-    fitter = engine(model, TaylorGuide(model)) if engine is VariationalEM else engine(model)
-    told: list[dict[str, Any]] = []
-
-    def callback(record):
-        told.append(record)
-        return len(told) == 4
-
-    result = fitter.fit(corpus, callback=callback)
-    assert result.stop_reason == "stopped_by_callback"
-    assert result.ended == "stopped by its callback"
-    assert told == result.history
-    assert len(told) == 4
-
-
 def test_a_fit_continues_if_its_checkpoint_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     counting = Counting()
@@ -272,20 +253,6 @@ def test_a_killed_fit_continues_to_the_same_bits(
     assert [[r[k] for k in keys] for r in result.history] == [
         [r[k] for k in keys] for r in expected.history
     ]
-
-
-def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
-    corpus = make_corpus(32)
-    options: dict[str, Any] = {"start": "model", "max_docs": 8, "tolerance": 0.0, "progress": False}
-    model, short = ctm(3, corpus.num_words), ctm(3, corpus.num_words)
-    guide = TaylorGuide(model)
-    break_at(guide, 12)
-    result = VariationalEM(model, guide, max_iterations=50, **options).fit(corpus)
-    assert result.stop_reason == "interrupted"
-    # Four batches an iteration: two whole ones before the twelfth call broke the third.
-    assert [r["iteration"] for r in result.history] == [1, 2]
-    VariationalEM(short, TaylorGuide(short), max_iterations=1, **options).fit(corpus)
-    assert_same(model, short)
 
 
 def test_ctrl_c_in_a_restart_keeps_the_best_scored_restart() -> None:

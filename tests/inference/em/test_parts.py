@@ -75,15 +75,6 @@ def test_equal_numbers_of_processes_give_equal_bits(folder: Path) -> None:
     assert_equal(*(whole(in_processes(2, work)) for _ in range(2)))
 
 
-@pytest.mark.long
-def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
-    work = partial(fitted, folder=folder, dtype="float32")
-    expected = work()["history"][-1]["objective"]
-    for size in (2, 4):
-        found = in_processes(size, work)[0]
-        assert found["history"][-1]["objective"] == pytest.approx(expected, abs=1e-3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_process_knows_the_whole_corpus(size: int, folder: Path) -> None:

@@ -16,9 +16,7 @@ import math
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
@@ -30,8 +28,6 @@ from torch_lntm.models import TopicModel
 
 #: The weight a; ``"model"`` for the model's own weight; None for the topics alone.
 CacheWeight: TypeAlias = "float | Literal['model'] | None"
-#: Range of the search for the best a.
-_SMALLEST, _LARGEST = 1e-2, 1e7
 
 
 class CacheWords(SparseWords):
@@ -134,49 +130,9 @@ def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
     if cache_weight == "model":
         return model.words.cache_weight
     number = isinstance(cache_weight, Real) and not isinstance(cache_weight, bool)
-    if not number or not 0 < cache_weight < math.inf:
+    if not (number and 0 < cache_weight < math.inf):
         raise ConfigError(
-            f"cache_weight is {cache_weight!r}; expected a positive number of tokens, such as "
-            "evaluation.fit_cache_weight finds, None for the topics alone, or 'model'"
+            f"cache_weight is {cache_weight!r}; expected a positive number of tokens, None for the "
+            "topics alone, or 'model'"
         )
     return float(cache_weight)
-
-
-def cache_entries(
-    model: TopicModel, theta: Tensor, seen: DocumentBatch, unseen: DocumentBatch
-) -> Tensor:
-    """Input of :func:`best_cache_weight` for some documents, ``(4, nnz)`` float64 on the CPU.
-
-    Args:
-        model: The model.
-        theta: ``(num_docs, num_topics)`` float64.
-        seen: Observed tokens of the documents.
-        unseen: Held-out tokens of the same documents, float64.
-    """
-    words = model.topics.double_probs.mT.contiguous()
-    topics = sampled_product(theta, words, model.topics.assign_levels(unseen))
-    lengths = seen.lengths.double()[unseen.row_index]
-    observed = counts_at(seen, unseen).double()
-    return torch.stack([unseen.counts, topics, observed, lengths]).cpu()
-
-
-def best_cache_weight(held_out: Tensor) -> float:
-    """The weight a that maximises the sum of log probabilities of held-out tokens.
-
-    Args:
-        held_out: ``(4, num_entries)`` float64. The rows are held-out counts, the topics'
-            probabilities q of the words, their observed counts c, and the observed tokens N of the
-            documents.
-    """
-    counts, topics, observed, lengths = held_out.numpy()
-    topics = topics.clip(probability_floor(torch.float64))
-
-    def loss(log_a: float) -> float:
-        a = math.exp(log_a)
-        return -float(counts @ np.log((observed + a * topics) / (lengths + a)))
-
-    # A coarse search first, since the loss can have several minima.
-    grid = np.linspace(math.log(_SMALLEST), math.log(_LARGEST), 43)
-    best = int(np.argmin([loss(log_a) for log_a in grid]))
-    around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    return math.exp(minimize_scalar(loss, bounds=around, method="bounded").x)

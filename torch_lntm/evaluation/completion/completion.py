@@ -30,8 +30,6 @@ from torch_lntm.errors import (
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion.cache import (
     CacheWeight,
-    best_cache_weight,
-    cache_entries,
     held_out_words,
     resolve_cache_weight,
 )
@@ -103,7 +101,6 @@ def document_completion(
     With ``cache_weight`` = a, a held-out word whose probability under the topics is q gets the
     probability (c + a q) / (N + a), if it occurs c times among the document's N observed tokens.
     This is the prediction for Dirichlet-multinomial counts (*Doyle & Elkan 2009*).
-    :func:`~torch_lntm.evaluation.fit_cache_weight` estimates a.
 
     Args:
         model: The model.
@@ -199,45 +196,6 @@ def _checked(result: ExactCompletion) -> ExactCompletion:
             UnreliableEstimateWarning,
         )
     return result
-
-
-@torch.no_grad()
-def fit_cache_weight(
-    model: TopicModel,
-    hold_out: WordHoldOut[Corpus],
-    *,
-    max_docs: int = 256,
-    progress: bool = True,
-) -> float:
-    """Fits the weight of the topics in a cache language model of the documents, in tokens.
-
-    Words repeat within documents more often than topics alone predict, and the weight a says by how
-    much. It maximises the probability of the held-out tokens under :func:`document_completion` with
-    ``cache_weight`` = a, at the mode of theta on the softmax scale. The largest value, 1e7, means
-    that words repeat no more than the topics predict.
-
-    Args:
-        model: The model.
-        hold_out: Hold-out on which to estimate a. Use the observed fraction of the hold-out that
-            you will score, and other documents. Documents of the fit are acceptable; a is then
-            slightly too large.
-        max_docs: Documents solved at once.
-        progress: Show a progress bar on standard error.
-
-    Returns:
-        a, between 0.01 and 1e7.
-
-    Raises:
-        ConfigError: The model or a number cannot be used, or the numbers of words differ.
-        CorpusError: There is no held-out token.
-    """
-    hold_out = _hold_out(model, hold_out, 0.5, 0, max_docs)
-    orders = _orders(hold_out, by_length=True)
-    entries = [
-        cache_entries(model, theta_modes(model, seen), seen, unseen)
-        for seen, unseen in _batches(model, hold_out, orders, max_docs, progress)
-    ]
-    return best_cache_weight(torch.cat(entries, 1))
 
 
 def _orders(hold_out: WordHoldOut[Corpus], by_length: bool) -> list[NDArray[np.int64]]:

@@ -62,12 +62,8 @@ class CompletionResult(PerTokenScore):
         if self.observed_fraction is not None:
             split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
         return (
-            f"CompletionResult: held-out tokens{where} by {self.method}; {split}\n"
-            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
-            f"(s.e. over documents), {self.num_docs} documents, "
-            f"{int(self.held_out_tokens.sum())} held-out tokens\n"
-            f"  per token   {self.nats_per_token:.4f} nats ± "
-            f"{self.nats_per_token_standard_error:.2g}"
+            f"CompletionResult: {int(self.held_out_tokens.sum())} held-out tokens of "
+            f"{self.num_docs} documents{where} by {self.method}; {split}\n{self._figures()}"
         )
 
 

@@ -44,12 +44,8 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         batch = model.topics.assign_levels(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
-    return (
-        make_guide(guides_suited(model).mode, model, **SOLVER)
-        .posterior(batch)
-        .theta_mode()
-        .double()
-    )
+    guide = make_guide(guides_suited(model).mode, model, **SOLVER)
+    return guide.posterior(batch).theta_mode().double()
 
 
 def dirichlet_modes(

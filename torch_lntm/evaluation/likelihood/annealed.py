@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
-from torch_lntm.evaluation.likelihood.importance import document_words, guide_for, solve
+from torch_lntm.evaluation.likelihood.importance import guide_for, solve
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -37,8 +38,8 @@ _FEWEST_TRANSITIONS = 10
 #: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half of
 #: the weight, so that neither the mean weight nor its standard error can be trusted.
 LEAST_CHAINS = 2.0
-#: Defaults by start of the path: temperatures, leapfrog steps, and spacing of the temperatures.
-_DEFAULTS = {"posterior": (64, 6, "sigmoid"), "prior": (500, 5, "power")}
+#: Defaults by start of the path: temperatures, and leapfrog steps.
+_DEFAULTS = {"posterior": (64, 6), "prior": (500, 5)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,7 @@ class AIS(LikelihoodMethod):
                     "posterior; take start='prior'"
                 )
             start = "posterior" if has_normal else "prior"
-        num_temperatures, num_steps, _ = _DEFAULTS[start]
+        num_temperatures, num_steps = _DEFAULTS[start]
         return replace(
             self,
             start=start,
@@ -269,10 +270,9 @@ def anneal(
         NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
             the posterior failed; names the parameter or the documents.
     """
-    assert path.start is not None
     assert path.num_temperatures is not None
     assert path.num_steps is not None
-    schedule = ais.make_schedule(_DEFAULTS[path.start][2], path.num_temperatures).tolist()
+    schedule = ais.make_schedule(path.num_temperatures, path.start == "prior")
     model.check_parameters()
     topics = model.topics.double_probs
     targets: Any = _from_prior if path.start == "prior" else _from_posterior
@@ -388,9 +388,12 @@ def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     guide = guide_for(model, None)
     given = batch.to(dtype=model.dtype)
     space, posterior = solve(model, given, guide)
-    independent_batch, _ = guide.as_independent(given, posterior)
-    cells = document_words(independent_batch, topics.mT)
+    counts = guide.as_independent(given, posterior)[0].counts.double()
+    documents = (
+        (topics.mT[batch.word_index[start:stop]], counts[start:stop])
+        for start, stop in pairwise(batch.row_offsets.tolist())
+    )
     rows = torch.arange(batch.num_docs, device=batch.device)
-    loc, factor = space.normal(posterior, rows, ((words, part.counts) for words, part in cells))
+    loc, factor = space.normal(posterior, rows, documents)
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
     return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)

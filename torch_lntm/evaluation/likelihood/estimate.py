@@ -87,12 +87,7 @@ class LikelihoodEstimate(PerTokenScore):
         )
         if not self.num_docs:
             return text
-        text += (
-            f"\n  per token   {self.nats_per_token:.4f} nats ± "
-            f"{self.nats_per_token_standard_error:.2g} (s.e. over documents)\n"
-            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
-            "(s.e. over documents)"
-        )
+        text += f"\n{self._figures()}"
         used, size = self.lengths > 0, self.effective_sample_size
         digits = 0 if self.num_draws >= 100 else 1
         spread = {"effective sample size": (size, digits), "acceptance": (self.acceptance, 2)}

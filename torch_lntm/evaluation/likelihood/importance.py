@@ -70,12 +70,8 @@ class Importance(LikelihoodMethod):
     name: ClassVar[str] = "importance"
 
     def __post_init__(self) -> None:
-        require_whole(0, num_draws=self.num_draws)
-        if self.num_draws < MIN_SAMPLES:
-            raise ConfigError(
-                f"num_draws is {self.num_draws}; expected at least {MIN_SAMPLES}, the fewest "
-                "that show whether the weights have a heavy tail, and better 1000"
-            )
+        # Fewer weights do not show whether they have a heavy tail.
+        require_whole(MIN_SAMPLES, num_draws=self.num_draws)
 
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
@@ -188,17 +184,14 @@ def documents(
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
             batch = model.check_batch(batch)
             space, posterior = solve(model, batch, guide)
-            independent_batch, _ = guide.as_independent(batch, posterior)
-            independent = independent_batch.counts.double().split(
-                independent_batch.row_offsets.diff().tolist()
-            )
-            nonempty = [
-                Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
-                for row, (words_and_cells, counts) in enumerate(
-                    zip(document_words(batch, words), independent, strict=True)
-                )
-                if len(counts)
-            ]
+            independent = guide.as_independent(batch, posterior)[0].counts.double()
+            nonempty = []
+            for row, (start, stop) in enumerate(pairwise(batch.row_offsets.tolist())):
+                at, counts = batch.word_index[start:stop], batch.counts[start:stop].double()
+                about = (int(batch.index[row]), space, posterior, row, words[at])
+                document = Document(*about, CellRows(counts, at), independent[start:stop])
+                if stop > start:
+                    nonempty.append(document)
             if nonempty:
                 yield nonempty
             bar.update(batch.num_docs)
@@ -223,19 +216,3 @@ def solve(
             positions,
         )
     return space, posterior
-
-
-def document_words(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Cells]]:
-    """Yields the word probabilities and the counts of each document.
-
-    Args:
-        batch: The documents.
-        words: ``(num_words, num_topics)`` float64 probabilities of all words under each topic.
-
-    Yields:
-        Rows ``(nnz, num_topics)`` of ``words``, and the counts, float64.
-    """
-    offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
-    for start, stop in pairwise(offsets):
-        columns = batch.word_index[start:stop]
-        yield words[columns], CellRows(counts[start:stop], columns)

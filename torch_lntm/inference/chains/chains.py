@@ -78,7 +78,6 @@ class Chains:
         model: The model. Its parameters are read once.
         settings: Settings of the chains.
         batch: The documents.
-        seed: Seed of all random numbers.
         warmup_steps: Transitions with adapting step sizes.
         initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites,
             whose first axis may be missing for one chain. Defaults to prior draws.
@@ -115,7 +114,6 @@ class Chains:
         model: TopicModel,
         settings: HMCSettings,
         batch: DocumentBatch,
-        seed: int,
         warmup_steps: int,
         initial: Mapping[str, Tensor] | None = None,
         progress: DualAveraging | None = None,
@@ -127,7 +125,7 @@ class Chains:
         if progress is None:
             _warn_of_rounding(self.target.batch)
         self._metric = self._make_metric(model, means)
-        keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
+        keys = noise.document_keys(settings.seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
         # Coordinates that the latents leave open are drawn, with new keys at every visit.
@@ -343,7 +341,7 @@ def theta_chains(
         )
         return gibbs.sweep, "collapsed Gibbs"
     settings = HMCSettings(num_chains, "prior", num_steps, seed=seed)
-    chains = Chains(model, settings, batch, seed, warmup_steps)
+    chains = Chains(model, settings, batch, warmup_steps)
 
     def move() -> Tensor:
         chains.move()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -171,7 +172,7 @@ class DocumentHMC(MCMCKernel):
         require_whole(1, num_draws=num_draws)
         require_whole(0, warmup_steps=warmup_steps)
         settings = self.settings
-        chains = Chains(self.model, settings, batch, settings.seed, warmup_steps, initial_params)
+        chains = Chains(self.model, settings, batch, warmup_steps, initial_params)
         store = {
             site: torch.empty(settings.num_chains, num_draws, *value.shape[1:], dtype=value.dtype)
             for site, value in chains.latents.items()
@@ -228,7 +229,8 @@ class DocumentHMC(MCMCKernel):
             )
         # Pyro's chains differ only in the state of its global generator.
         seed = self.settings.seed + int(torch.randint(2**62, ()))
-        self._chains = Chains(self.model, self.settings, args[0], seed, warmup_steps, self._initial)
+        settings = replace(self.settings, seed=seed)
+        self._chains = Chains(self.model, settings, args[0], warmup_steps, self._initial)
         self._initial, self._divergent = None, []
 
     @property

@@ -117,7 +117,6 @@ class JointChain:
             self.model,
             self._settings,
             self._batch,
-            self._settings.seed,
             self._warmup_steps,
             self._latents,
             self._progress,

@@ -109,15 +109,7 @@ class KeptChains:
         # Step sizes stay frozen, because the fit's warm-up has ended the adaptation.
         adaptation = DualAveraging(log_step, log_step, 0.0 * log_step, log_step, num_past)
         latents = {site: value[:, at].to(device) for site, value in self.latents.items()}
-        return Chains(
-            self.model,
-            self.settings,
-            batch,
-            self.settings.seed,
-            num_past,
-            latents,
-            adaptation,
-        )
+        return Chains(self.model, self.settings, batch, num_past, latents, adaptation)
 
     def theta_draws(
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
@@ -230,8 +222,7 @@ class ChainDraws:
         model, settings = self.chains.model, self.chains.settings
         means = make_guide(None, model).posterior(batch).mean
         initial = initial_latents(model, batch, means, settings.num_chains, settings.seed)
-        seed = settings.seed
-        return Chains(model, settings, batch, seed, self.options.warmup_steps, initial, means=means)
+        return Chains(model, settings, batch, self.options.warmup_steps, initial, means=means)
 
 
 def signatures(corpus: Corpus) -> NDArray[np.int64]:

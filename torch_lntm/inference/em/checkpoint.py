@@ -55,7 +55,8 @@ class FitState:
             outside of the start.
         statistics: Statistics for the next M-step.
         best: Parameters of the best restart so far.
-        optimizer: State of the topics' optimiser, if there is one.
+        optimizer: State of the topics' optimiser, if there is one: tensors by name for the number
+            of each parameter.
     """
 
     documents: DocumentTable
@@ -70,7 +71,7 @@ class FitState:
     theta: Any = None
     statistics: Statistics | None = None
     best: Tensors = field(default_factory=dict)
-    optimizer: Tensors = field(default_factory=dict)
+    optimizer: dict[Any, Any] = field(default_factory=dict)
 
     def contents(self) -> tuple[Tensors, dict[str, Any]]:
         """All tensors but those of documents, and all other values, JSON-able: each by its path."""

@@ -26,7 +26,7 @@ class Processes:
     """The processes of a shared fit, each of which solves its part of every batch.
 
     Every process makes this object, reads the entire corpus or its own part of it
-    (:mod:`~torch_lntm.inference.em.parts`), and calls the same engine with the same settings.
+    (:func:`~torch_lntm.inference.join_parts`), and calls the same engine with the same settings.
     Because statistics add up, the processes sum theirs and then each make the same M-step. Their
     parameters are thus equal to the last bit, and up to rounding equal to those of a single
     process.
@@ -64,8 +64,8 @@ class Processes:
         #: Exception of a signal that has arrived and has not taken effect yet.
         self._pending: type[KeyboardInterrupt] | None = None
         self._device = torch.device("cpu")
-        #: Shapes of the statistics, for batches without documents of this process.
-        self._sizes: dict[str, list[int]] | None = None
+        #: Statistics for batches without documents of this process.
+        self._nothing: Statistics | None = None
         if alone:
             return
         if not (dist.is_available() and dist.is_initialized()):
@@ -108,22 +108,17 @@ class Processes:
             assert statistics is not None
             return statistics
         part, error = self._try(make)
-        if self._sizes is None:
-            sizes = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
-            if not sizes:  # every process has failed
+        if self._nothing is None:
+            found = [x for x in self.gather(part and _nothing_like(part)) if x]
+            if not found:  # every process has failed
                 self._raise_together(error)
-            self._sizes = sizes[0]
-        shapes = dict(self._sizes)
-        height, width = shapes.pop("word_counts")
-        if part is None:
-            sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-            counts = torch.zeros(height, width, dtype=dtype, device=self._device)
-            part = Statistics(0.0, 0.0, sums, counts.mT, 0.0, 0)
+            self._nothing = found[0]
+        part = part or self._nothing
         # The counts are stored word by word.
-        rows = self._all_reduce(part.word_counts.mT.to(dtype).contiguous())
-        scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
+        rows = self._all_reduce(part.word_counts.mT.to(self._device, dtype).contiguous())
+        scalars = [part.num_docs, part.num_tokens, float(part.objective), int(part.num_unconverged)]
         message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
-        sums = self.total({"": message, **{name: part.sums[name] for name in shapes}})
+        sums = self.total({"": message, **{name: part.sums[name] for name in self._nothing.sums}})
         *flags, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
         self._raise_any(flags, error)
         return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
@@ -294,7 +289,7 @@ class Processes:
         Args:
             device: Device of the sums.
         """
-        self._sizes, self._device = None, device
+        self._nothing, self._device = None, device
         self._working, self._pending, self._interrupted = True, None, False
         try:
             with handled_signals(self._on_signal):
@@ -320,10 +315,11 @@ class Processes:
             raise self._pending
 
 
-def _sizes_of(part: Statistics) -> dict[str, list[int]]:
-    """Shapes of the sums and of the word counts by name. Word counts are ``(words, topics)``."""
-    sizes = {name: list(value.shape) for name, value in part.sums.items()}
-    return {**sizes, "word_counts": list(part.word_counts.mT.shape)}
+def _nothing_like(part: Statistics) -> Statistics:
+    """Statistics of no documents, in the shapes of others. All of its numbers are one zero."""
+    zero = torch.zeros((), dtype=torch.float64)
+    sums = {name: zero.expand(x.shape) for name, x in part.sums.items()}
+    return Statistics(0.0, 0.0, sums, zero.expand(part.word_counts.shape), 0.0, 0)
 
 
 def _flags(error: BaseException | None) -> list[bool]:

@@ -35,8 +35,7 @@ from torch_lntm.inference.em.checkpoint import (
     write_rows,
 )
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
-from torch_lntm.inference.em.parts import join_parts
+from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit, join_parts
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
 from torch_lntm.models import TopicModel

@@ -387,7 +387,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             means = self.state.documents.read("means", batch)
             initial = initial_latents(self.model, batch, means, chains.num_chains, chains.seed)
         warmup_steps = settings.warmup_epochs * settings.num_transitions
-        return Chains(self.model, chains, batch, chains.seed, warmup_steps, initial, progress)
+        return Chains(self.model, chains, batch, warmup_steps, initial, progress)
 
     def _read(self, prefix: str, batch: DocumentBatch) -> dict[str, Any]:
         """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
@@ -441,10 +441,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _weight(self) -> float:
         """Weight of the current mini-batch in the running statistics."""
         epochs = self.phases.averaging_start(self.state.phase, self.state.history)
-        averaging_start = math.inf if epochs is None else epochs * self.num_docs
         size = self.num_docs / self.num_batches
         seen = (self.state.updates - 1) * size
-        return running_weight(seen, size, self.block_docs, averaging_start)
+        return running_weight(seen, size, self.block_docs, epochs * self.num_docs)
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -466,7 +465,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             {
                 name: table
                 for name, table in state.documents.tensors.items()
-                if name in ("means", "moved", STEP_SIZE) or name.startswith(CHAIN)
+                if name == STEP_SIZE or not name.startswith(ADAPTATION)
             }
         )
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
@@ -546,7 +545,7 @@ class TopicAscent:
         self._topics, self._learning_rate = topics, learning_rate
         self._optimizer = torch.optim.Adam(topics.parameters(), maximize=True)
 
-    def step(self, word_counts: Tensor, epoch: int) -> dict[str, Tensor]:
+    def step(self, word_counts: Tensor, epoch: int) -> dict[Any, Any]:
         """Make a step along the gradient at expected counts.
 
         Args:
@@ -554,24 +553,16 @@ class TopicAscent:
             epoch: Number of the epoch, from 0. The learning rate falls with this number.
 
         Returns:
-            The optimiser's state. A key is the position of a parameter, a dot, and the optimiser's
-            name for the value.
+            The optimiser's state: its tensors by name, for the number of each parameter.
         """
         rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
         self._optimizer.param_groups[0]["lr"] = rate
         self._topics.gradient_(word_counts)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return {
-            f"{number}.{name}": value
-            for number, values in self._optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-        }
+        return dict(self._optimizer.state_dict()["state"])
 
-    def resume(self, state: dict[str, Tensor]) -> None:
+    def resume(self, state: dict[Any, Any]) -> None:
         """Continue from a state of :meth:`step`. An empty state changes nothing."""
-        found: dict[int, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            number, _, name = key.partition(".")
-            found.setdefault(int(number), {})[name] = value
+        found = {int(number): tensors for number, tensors in state.items()}
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": found})

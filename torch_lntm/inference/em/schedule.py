@@ -94,27 +94,23 @@ class PhaseSchedule:
             return "averaging"
         return "warm-up" if epochs < self.warmup_epochs else "sampling"
 
-    def averaging_start(self, phase: str, history: Sequence[dict[str, Any]]) -> int | None:
-        """Number of epochs before averaging. ``None`` during the search."""
+    def averaging_start(self, phase: str, history: Sequence[dict[str, Any]]) -> float:
+        """Number of epochs before averaging. Infinite during the search."""
         if phase != "averaging":
-            return None
+            return math.inf
         return sum(record["phase"] != "averaging" for record in history)
 
     def last_epoch(self, phase: str, history: Sequence[dict[str, Any]]) -> int:
         """Number of the last epoch, as expected now."""
         start = self.averaging_start(phase, history)
-        if start is None:
-            return self.max_epochs
-        return min(self.max_epochs, math.ceil(start / (1.0 - AVERAGED_SHARE)))
+        return math.ceil(min(self.max_epochs, start / (1.0 - AVERAGED_SHARE)))
 
     def stop_reason(
         self, phase: str, history: Sequence[dict[str, Any]]
     ) -> Literal["converged", "stopped_early", "max_iterations"]:
         """Reason for the end of the search."""
         start = self.averaging_start(phase, history)
-        if start is None:
-            return "max_iterations"
-        if self._gain(start, history) < self.min_gain:
+        if phase == "averaging" and self._gain(int(start), history) < self.min_gain:
             return "converged"
         return "stopped_early" if start < self._max_search_epochs else "max_iterations"
 

@@ -23,7 +23,6 @@ from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
-from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.inference.em.table import DocumentTable, new_table
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
@@ -366,7 +365,7 @@ class Start:
             self.processes.poll()
             counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
             assert counts.word_counts is not None
-            objective += as_float_if_ready(counts.log_likelihood.sum())
+            objective += counts.log_likelihood.sum().double()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
             totals = counts.topic_counts.sum(0, dtype=torch.float64)
@@ -407,21 +406,18 @@ class Start:
     def _split(self, state: FitState) -> None:
         """Split the words of every topic in two. Every document has both halves alike."""
         self._release_memory()
-        state.word_counts = self._split_counts(state.word_counts, state.theta)
-        self._release_memory()
-        state.theta = state.theta.repeat(1, 2).div_(2)
-
-    def _split_counts(self, word_counts: Tensor, theta: Tensor) -> Tensor:
-        """Word counts ``(2 num_topics, num_words)`` of the halves of all topics."""
         some = np.sort(self.order[:MERGE_DOCS])
         (batch,) = self.sample.global_batches(some, MERGE_DOCS)
-        running = RunningTopics(word_counts, self.model.topics.start_smoothing)
+        running = RunningTopics(state.word_counts, self.model.topics.start_smoothing)
         topics = running.probs(torch.arange(batch.num_words, device=batch.device))
-        shares = halves(topics, theta[some].to(topics), batch)
+        shares = halves(topics, state.theta[some].to(topics), batch)
         # Machines may round the shares differently.
         self.processes.share({"shares": shares})
-        first = (word_counts * shares).mT
-        return torch.cat([first, word_counts.mT - first], 1).mT
+        first = (state.word_counts * shares).mT
+        state.word_counts = torch.cat([first, state.word_counts.mT - first], 1).mT
+        del running, topics, shares, first
+        self._release_memory()
+        state.theta = state.theta.repeat(1, 2).div_(2)
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""

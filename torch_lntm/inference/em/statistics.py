@@ -44,10 +44,10 @@ class Statistics:
         sums: Float64 sums by name: moments of the posteriors for the prior's M-step, and sums with
             the prefix ``words.`` for the words' M-step.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
-        objective: Sum of the guide's objective, nats. On a GPU it is a tensor, so that the host
-            need not wait.
-        num_unconverged: Number of documents whose posterior missed the solver's tolerance; likewise
-            a tensor on a GPU.
+        objective: Sum of the guide's objective, nats. It may be a tensor, so that the host need not
+            wait for a GPU.
+        num_unconverged: Number of documents whose posterior missed the solver's tolerance; it may
+            be a tensor, too.
     """
 
     num_docs: float
@@ -123,11 +123,6 @@ def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
     return total
 
 
-def as_float_if_ready(number: Tensor) -> Any:
-    """A CPU scalar as a Python number. One on a GPU stays a tensor, so the host need not wait."""
-    return number if number.is_cuda else number.item()
-
-
 @torch.no_grad()
 def expected_statistics(
     guide: Guide[Any],
@@ -157,8 +152,8 @@ def expected_statistics(
         num_tokens=batch.num_tokens,
         sums=sums,
         word_counts=guide.word_counts(batch, posterior, options),
-        objective=as_float_if_ready(moments.objective() if moments else posterior.objective.sum()),
-        num_unconverged=as_float_if_ready((~posterior.converged).sum()),
+        objective=(moments.objective() if moments else posterior.objective.sum()).double(),
+        num_unconverged=(~posterior.converged).sum(),
     )
 
 
@@ -205,6 +200,6 @@ def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = No
         num_tokens=batch.num_tokens,
         sums=sums,
         word_counts=expected_word_counts(theta, topics, rows, model.words, shares=shares),
-        objective=as_float_if_ready((weights * log_likelihood).sum()),
+        objective=(weights * log_likelihood).sum().double(),
         num_unconverged=num_unconverged,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,12 +130,10 @@ class StepwiseEM:
         """E-step by new chains of each document, from its mode."""
         assert self.chains is not None
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
-        seed = int(rng.integers(2**63))
+        settings = replace(self.chains, seed=int(rng.integers(2**63)))
         means = self.guide.solve(batch, self.guide.em_options, covariances=False).mean
-        initial = initial_latents(self.model, batch, means, self.chains.num_chains, seed)
-        chains = Chains(
-            self.model, self.chains, batch, seed, WARMUP_TRANSITIONS, initial, means=means
-        )
+        initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
+        chains = Chains(self.model, settings, batch, WARMUP_TRANSITIONS, initial, means=means)
         for remaining in range(WARMUP_TRANSITIONS + TRANSITIONS, 0, -1):
             chains.move(remaining)
         return chain_statistics(self.model, chains, chains.moved)

@@ -41,9 +41,6 @@ from torch_lntm.solvers.options import SolveOptions
 STEPWISE_EXPONENT, STEPWISE_OFFSET = 0.5, 10
 #: Target number of updates of the parameters in the stepwise phase, and bounds on its epochs.
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: A stochastic step may have this many times the documents of ``max_docs``, and is still solved in
-#: one part.
-SLACK = 1.25
 #: Largest number of values in warm starts with a row for each stored count. Larger warm starts are
 #: not kept between visits.
 MAX_KEPT_NUMBERS = 2**28
@@ -186,10 +183,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
         ranks = visiting_ranks(corpus, seed) if order is None else ranks_of(order, corpus.num_docs)
         self.covariances = CovarianceSample(guide, corpus, ranks, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
-        # A step solved in two parts would need a float64 sum of word counts, which takes more
-        # memory than a few more documents.
-        if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
-            self.max_docs = max(self.max_docs, self.step_docs)
         rank = np.arange(self.num_docs)
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
@@ -248,12 +241,10 @@ class VariationalRun(ResumableFit[VariationalResult]):
                     self._enter("stepwise")
                 yield record
             return
-        for batch in self.shard.local_batches(self.step_docs):
-            space = self.model.prior.space(batch)
-            means = space.centre.expand(batch.num_docs, -1)
-            if guide.warm_start_rows == "documents":
-                means = guide.default_start(batch, space)
-            state.documents.write("means", batch, means)
+        if guide.warm_start_rows == "documents":
+            for batch in self.shard.local_batches(self.step_docs):
+                means = guide.default_start(batch, self.model.prior.space(batch))
+                state.documents.write("means", batch, means)
         self._enter("stepwise")
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
@@ -443,8 +434,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
             state.phase = "score"
             scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
-        done = () if state.phase == "start" else ("means",)
-        tables = self.shard.collect({name: state.documents.tensors[name] for name in done})
+        documents = state.documents.tensors
+        tables = self.shard.collect({x: documents[x] for x in documents.keys() & {"means"}})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
         return VariationalResult(

@@ -184,12 +184,9 @@ class Covariates:
 
     def to_json(self) -> dict[str, Any]:
         """The covariates as JSON-able data."""
-        return {
-            "names": list(self.names),
-            "means": list(self.means),
-            "scales": list(self.scales),
-            "formula": None if self.formula is None else self.formula.to_json(),
-        }
+        formula = None if self.formula is None else self.formula.to_json()
+        lists = {name: list(getattr(self, name)) for name in ("names", "means", "scales")}
+        return lists | {"formula": formula}
 
     @classmethod
     def from_json(cls, data: Any) -> Covariates:

@@ -113,10 +113,6 @@ class DirichletPrior(DocumentPrior):
         """Emit the site ``"theta"``; see :meth:`DocumentPrior.emit`."""
         return pyro.sample("theta", Dirichlet(self.concentration))
 
-    def log_prior(self) -> Tensor:
-        """0: the concentration is fitted by maximum likelihood."""
-        return self.log_concentration.new_zeros((), dtype=torch.float64)
-
     def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
         """See :meth:`DocumentPrior.statistics`.
 

@@ -70,6 +70,7 @@ class IndependentFactorPrior(PseudoDocuments):
     """
 
     latent = "eta"
+    has_correlations = True
 
     def __init__(
         self,

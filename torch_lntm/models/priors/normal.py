@@ -40,6 +40,7 @@ class NormalPrior(DocumentPrior):
     """
 
     latent = "eta"
+    has_correlations = True
 
     def __init__(self, num_topics: int, *, anchored: bool = False) -> None:
         super().__init__()

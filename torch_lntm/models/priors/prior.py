@@ -55,6 +55,8 @@ class DocumentPrior(nn.Module):
     #: Names of statistics that need a document's whole posterior, such as its covariance. All other
     #: statistics are expectations over single draws.
     posterior_statistics: ClassVar[frozenset[str]] = frozenset()
+    #: Whether :meth:`contrast_covariance` has parameters for the topics' correlations.
+    has_correlations: ClassVar[bool] = False
     num_topics: int
     num_sources: int = 0
     #: Number of coefficients that :meth:`draw_changes` draws. 0 for priors without this method.

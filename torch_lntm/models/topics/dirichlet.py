@@ -343,6 +343,7 @@ class LevelTopics(DirichletTopics):
     _factors: Any = None
 
     double_probs = Topics.double_probs
+    probs_and_log_prior = Topics.probs_and_log_prior
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
@@ -377,10 +378,6 @@ class LevelTopics(DirichletTopics):
         """See :meth:`Topics.start_`."""
         counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
-
-    def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
-        """See :meth:`Topics.probs_and_log_prior`."""
-        return self.probs, self.log_prior()
 
     def _pseudo_counts(self, dtype: torch.dtype) -> float | Tensor:
         """Pseudo-counts of the shared part: ``(num_words, num_topics)``, or one number."""

@@ -1,4 +1,4 @@
-"""Plots of topics show the model's numbers, with labels that do not overlap."""
+"""Plots show the numbers of models and draws, with labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from support.pictures import WORDS, make_factor_model, make_model
+from scipy.stats import beta
+from support.pictures import WORDS, make_factor_model, make_model, small_corpus
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
@@ -103,13 +104,46 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
     assert next(label.get_text() for label in one.get_yticklabels()) == "source 1"
 
 
+def test_document_proportions_show_means_and_quantiles_of_the_draws():
+    model = make_model()
+    guide = lntm.guides.LaplaceGuide(model, tolerance=1e-12, max_iterations=500)
+    draws = lntm.inference.theta_draws(guide, small_corpus(), 5)
+    labels = lntm.reports.topic_labels(model)
+    options = {"labels": labels, "num_topics": 4, "num_draws": 4000}
+    ax = document_proportions(draws, 1, level=0.8, **options)
+    theta = draws.take(np.array([1]), 4000).theta[:, 0].double().numpy()
+    mean = theta.mean(0)
+    order = np.argsort(-mean)[:4][::-1]
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), mean[order], atol=1e-6)
+    segments = np.array(ax.collections[0].get_segments())
+    ends = np.quantile(theta, [0.1, 0.9], axis=0)[:, order]
+    np.testing.assert_allclose(segments[:, :, 0], ends.T, atol=1e-6)
+    assert [label.get_text() for label in ax.get_yticklabels()] == [labels[k] for k in order]
+
+
+def test_document_proportions_of_a_dirichlet_equal_its_marginals():
+    guide = lntm.guides.DirichletGuide(lntm.models.lda(6, len(WORDS), concentration=0.7))
+    draws = lntm.inference.theta_draws(guide, small_corpus())
+    ax = document_proportions(draws, 2, level=0.9, num_topics=None, num_draws=20_000)
+    gamma = guide.posterior(small_corpus().batch()).gamma[2].numpy()
+    shown = [int(label.get_text()) for label in ax.get_yticklabels()]
+    marginal = beta(gamma[shown], gamma.sum() - gamma[shown])
+    # Six standard errors of 20,000 draws: of the mean; and of quantiles, through their probability.
+    error = 6 * marginal.std() / np.sqrt(20_000)
+    assert (np.abs(ax.lines[0].get_xdata() - marginal.mean()) < error).all()
+    segments = np.array(ax.collections[0].get_segments())
+    for end, probability in ((0, 0.05), (1, 0.95)):
+        found = marginal.cdf(segments[:, end, 0])
+        assert (np.abs(found - probability) < 6 * np.sqrt(0.05 * 0.95 / 20_000)).all()
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda m, p: correlation_graph(m, labels=["a"]), "1 labels and 6 shares for 6 topics"),
         (lambda m, p: correlation_graph(m, shares=[1.0]), "1 shares for 6 topics"),
         (lambda m, p: correlation_graph(m, min_correlation=-0.1), "min_correlation is -0.1"),
-        (lambda m, p: document_proportions(p, 3), "document 3 is not in NormalPosterior"),
+        (lambda m, p: document_proportions(p, 3), "document 3 is not in ThetaDraws"),
         (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
         (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
         (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),
@@ -120,6 +154,6 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
 def test_invalid_arguments_are_refused(draw, message):
     model = make_model()
     corpus = lntm.Corpus.from_matrix(np.ones((2, len(WORDS))))
-    posterior = lntm.guides.TaylorGuide(model).posterior(corpus.batch())
+    draws = lntm.inference.theta_draws(lntm.guides.TaylorGuide(model), corpus, 2)
     with pytest.raises(ConfigError, match=message):
-        draw(model, posterior)
+        draw(model, draws)
