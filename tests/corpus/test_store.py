@@ -410,28 +410,3 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
             read_corpus(path, **options)
     with pytest.raises(ConfigError, match="shard_size is 0; expected at least 1"):
         corpus.save(tmp_path / "other", shard_size=0)
-
-
-def test_damaged_shards_are_refused_by_their_own_process(corpus, tmp_path):
-    corpus.save(tmp_path / "toy", shard_size=30)
-    shard = tmp_path / "toy/shard-00001"
-    data = (shard / "counts.npy").read_bytes()
-    (shard / "counts.npy").write_bytes(data[:-4] + b"\x09\0\0\0")
-    with pytest.raises(FileError, match=r"shard-00001/counts.npy: is damaged, or of another corp"):
-        read_corpus(tmp_path / "toy")
-    # The other process does not read this shard.
-    assert_same(read_corpus(tmp_path / "toy", rank=0, world_size=2), corpus[:30])
-
-
-def test_chains_are_read_like_single_arrays():
-    links = [np.arange(0, 5), np.arange(5, 5), np.arange(5, 12)]
-    chain, whole = mapped.Chain(links), np.arange(12)
-    assert len(chain) == chain.size == 12
-    for key in (slice(None), slice(2, 9), slice(5, 5), slice(None, None, -2), [3, 11, -1], 7, -1):
-        np.testing.assert_array_equal(chain[key], whole[key])
-    np.testing.assert_array_equal(chain[whole > 6], whole[whole > 6])
-    np.testing.assert_array_equal(np.asarray(chain), whole)
-    assert np.asarray(chain, np.float32).dtype == np.float32
-    starts, sizes = np.array([10, 0, 4, 5, 12]), np.array([2, 3, 1, 4, 0])
-    expected = [10, 11, 0, 1, 2, 4, 5, 6, 7, 8]
-    assert mapped.take(chain, starts, sizes).tolist() == expected

@@ -18,7 +18,7 @@ from torch_lntm.effects.linear import regress_linear
 from torch_lntm.effects.logit import regress_logit
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
-from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import complete_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
@@ -121,7 +121,6 @@ def estimate(
         ['Intercept', 'party[T.right]']
     """
     require_model(model)
-    require_whole(2, num_draws=num_draws)
     _require_one("link", link, get_args(Link))
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
