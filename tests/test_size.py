@@ -22,9 +22,9 @@ BUDGETS = {
     ("torch_lntm",): 24_720,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_880,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_720,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 1_970,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_950,
     ("torch_lntm/cli",): 1_206,
-    ("torch_lntm/evaluation",): 1_305,
+    ("torch_lntm/evaluation",): 1_285,
     ("torch_lntm/estimators", "torch_lntm/io"): 860,
     ("tests",): 26_950,
 }
