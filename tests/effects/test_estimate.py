@@ -184,7 +184,8 @@ def test_joint_draws_name_their_sources_of_uncertainty(model, corpus) -> None:
     theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
     said = ("the documents' proportions and their prior", "the topics' words")
     for sources, fixed in ((said, ()), (said[:1], said[1:])):
-        draws = ThetaDraws.of(theta, model, sources_of_uncertainty=sources, fixed=fixed)
+        draws = ThetaDraws.of(theta, model)
+        draws.sources_of_uncertainty, draws.fixed = sources, fixed
         text = repr(estimate(model, draws, corpus, "~ party"))
         assert f"{'; '.join(sources)} (3 draws)" in text
         assert ("uncertainty of the topics' words, which" in text) == bool(fixed)
