@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from typing import Any
+from contextlib import suppress
 
 import torch
 
@@ -75,15 +74,6 @@ def release_memory(num_rows: int, num_columns: int) -> None:
         num_rows: Number of rows of all tables together.
         num_columns: Number of their columns. Small tables are not worth the time.
     """
-    trim = _malloc_trim()
-    if trim is not None and num_rows * num_columns >= LARGE_TABLES:
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Any:
-    """The function malloc_trim of the C library, or ``None``."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
+    if num_rows * num_columns >= LARGE_TABLES:
+        with suppress(AttributeError, OSError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -84,23 +84,21 @@ def _protected(cell: Any) -> Any:
     return text
 
 
-def to_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
-    """A frame as comma-separated values, safe to open in a spreadsheet.
+def to_csv(frame: pd.DataFrame) -> str:
+    """A frame as comma-separated values, without its index and safe to open in a spreadsheet.
 
     A text that a spreadsheet would compute, such as ``=1+1``, is preceded by an apostrophe.
     Carriage returns become line feeds, because every reader accepts those inside a quoted cell.
 
     Args:
         frame: The table.
-        index: Whether to write the index as the first column.
     """
     safe = frame.copy()
     for i, dtype in enumerate(frame.dtypes):  # by position, because names of columns may repeat
         if dtype.kind not in "biuf":
             safe.isetitem(i, frame.iloc[:, i].map(_protected))
     safe.columns = [_protected(name) for name in frame.columns]
-    safe.index = frame.index.map(_protected) if index else frame.index
-    return str(safe.to_csv(index=index, lineterminator="\n"))
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def render(table: Any, form: TableFormat = "text") -> str:

@@ -14,7 +14,6 @@ from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_wh
 from torch_lntm.frames import align, is_default
 from torch_lntm.inference import DocumentTopics, DrawSource, transform
 from torch_lntm.inference.draws import require_source
-from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports.representatives import best_documents
 
@@ -169,7 +168,8 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
             )
         theta = theta[documents.get_indexer(cells)]
     adata.obsm["X_topics"] = theta
-    adata.varm["topics"] = _topics(model).T
+    topics = model.topics.mean_probs.detach().cpu().double().numpy()
+    adata.varm["topics"] = (topics / topics.sum(1, keepdims=True)).T
     adata.uns["topics"] = {
         "model": model.name,
         "posterior": getattr(source, "name", None) or type(source).__name__,
@@ -186,12 +186,6 @@ def _writable(column: pd.Series) -> pd.Series:
         return column
     texts = [None if missing else str(x) for x, missing in zip(column, column.isna(), strict=True)]
     return pd.Series(texts, column.index, dtype=object)
-
-
-def _topics(model: TopicModel) -> NDArray[np.float64]:
-    """Topics ``(num_topics, num_words)``. Rows sum to 1."""
-    topics = model.topics.mean_probs.detach().cpu().double().numpy()
-    return np.asarray(topics / topics.sum(1, keepdims=True))
 
 
 def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray[np.float64]]:

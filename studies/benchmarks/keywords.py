@@ -121,7 +121,7 @@ def ours(
             )
             if prior_only:
                 found: Any = model.topics.keywords
-                parts = (found.names, found.words, found.columns, found.strength, found.exclusive)
+                parts = (found.lists, found.strength, found.exclusive)
                 model.topics.keywords = OrdinaryStart(*parts)
             result = engine.fit(train)
         theta = lntm.inference.transform(result.source, task.test, progress=False).theta

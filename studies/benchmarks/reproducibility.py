@@ -154,7 +154,7 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
             "largest difference of a word's probability": float(
                 np.abs(first["topics"] - other["topics"]).max()
             ),
-            "similarity of topics": alignment.mean,
+            "similarity of topics": float(alignment.similarity.mean()),
             "perplexity": [float(first["perplexity"]), float(other["perplexity"])],
         }
 

@@ -148,15 +148,13 @@ def test_searches_and_cross_validation_route_the_rows_of_the_metadata(routing):
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("by_config", [False, True])
-def test_pandas_output_keeps_the_index_of_the_documents(by_config):
+def test_pandas_output_keeps_the_index_of_the_documents():
     order = np.random.default_rng(0).permutation(NUM_DOCS)
     names = [f"d{d}" for d in order]
     X = pd.DataFrame(counts().toarray()[order], columns=list("abcdefgh"), index=names)
     metadata = META.set_index(pd.Index([f"d{d}" for d in range(NUM_DOCS)]))
-    with sklearn.config_context(transform_output="pandas" if by_config else "default"):
-        model = estimator() if by_config else estimator().set_output(transform="pandas")
-        outputs = [model.fit_transform(X, metadata=metadata), model.transform(X, metadata=metadata)]
+    model = estimator().set_output(transform="pandas")
+    outputs = [model.fit_transform(X, metadata=metadata), model.transform(X, metadata=metadata)]
     rows = META.iloc[order].reset_index(drop=True)
     expected = (
         estimator().fit(counts()[order], metadata=rows).transform(counts()[order], metadata=rows)

@@ -20,7 +20,6 @@ def test_a_permutation_is_undone() -> None:
     found = align_topics(PROBS[order], PROBS)
     assert found.partner.tolist() == order.tolist()
     np.testing.assert_allclose(found.similarity, 1.0)
-    assert repr(found).startswith("Alignment(4 topics, similarity 1.000")
 
 
 def test_no_other_matching_is_more_similar() -> None:
@@ -32,7 +31,6 @@ def test_no_other_matching_is_more_similar() -> None:
     )
     found = align_topics(PROBS, other)
     assert found.similarity.sum() == pytest.approx(best)
-    assert found.mean == pytest.approx(best / 4)
 
 
 def test_numbers_of_topics_may_differ() -> None:

@@ -94,14 +94,6 @@ def test_exact_completion_equals_the_formula() -> None:
     assert own.simulation_error < plain.simulation_error
 
 
-def test_a_large_weight_gives_the_topics_alone() -> None:
-    model = model_of("ctm")
-    guide = lntm.guides.make_guide(None, model)
-    plain = document_completion(model, hold_out(), theta="mode", guide=guide)
-    limit = document_completion(model, hold_out(), theta="mode", guide=guide, cache_weight=1e12)
-    torch.testing.assert_close(limit.log_predictive, plain.log_predictive, rtol=1e-9, atol=1e-9)
-
-
 def test_each_group_uses_its_own_topics() -> None:
     """The cache has columns of the vocabulary for documents of every group."""
     counts = OBSERVED + HELD_OUT + 1
@@ -130,20 +122,12 @@ def test_counts_are_found_for_the_words_of_another_batch() -> None:
     assert counts_at(seen, unseen).tolist() == OBSERVED[rows, words].tolist()
     nothing = Corpus.from_matrix(np.zeros_like(OBSERVED), allow_empty=True).batch()
     assert counts_at(nothing, unseen).tolist() == [0.0] * unseen.nnz
-
-
-def test_a_batch_may_have_unsorted_words() -> None:
-    matrix = torch.sparse_csr_tensor(
-        torch.tensor([0, 3, 4]),
-        torch.tensor([5, 0, 2, 1]),
-        torch.tensor([1.0, 2.0, 3.0, 4.0]),
-        (2, NUM_WORDS),
-        check_invariants=False,
-    )
+    words, counts = torch.tensor([5, 0, 2, 1]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    sizes = (torch.tensor([0, 3, 4]), words, counts, (2, NUM_WORDS))
+    unsorted = DocumentBatch.from_csr(torch.sparse_csr_tensor(*sizes, check_invariants=False))
     two = hold_out().held_out.batch([0, 1])
     dense = np.array([[2, 0, 3, 0, 0, 1, 0], [0, 4, 0, 0, 0, 0, 0]])
-    got = counts_at(DocumentBatch.from_csr(matrix), two)
-    assert got.tolist() == dense[two.row_index, two.word_index].tolist()
+    assert counts_at(unsorted, two).tolist() == dense[two.row_index, two.word_index].tolist()
 
 
 def test_expected_topic_counts_equal_theta_times_the_gradient() -> None:

@@ -71,17 +71,6 @@ def test_chains_are_left_out_on_request(fitted, tmp_path) -> None:
     assert isinstance(load_run(path).source, DocumentHMC)
 
 
-@pytest.mark.slow
-def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
-    model, corpus, _ = fitted
-    guide = lntm.guides.TaylorGuide(model)
-    result = lntm.inference.VariationalEM(model, guide, max_iterations=0, progress=False).fit(
-        corpus
-    )
-    path = save_run(tmp_path / "run", model, result, {"posterior": "taylor"}, keep_chains=True)
-    assert not (path / "chains.safetensors").exists()
-
-
 @pytest.mark.parametrize(
     "damage",
     [

@@ -58,18 +58,6 @@ def test_a_run_is_replaced_only_with_overwrite(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("existing", [False, True])
-def test_a_failure_leaves_no_half_written_folder(tmp_path, existing):
-    target = tmp_path / "run"
-    if existing:
-        save_run(target, make_model(), make_result(), {"old": True})
-    with pytest.raises(TypeError):
-        save_run(target, make_model(), make_result(), {"bad": object()}, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == (["run"] if existing else [])
-    if existing:
-        assert load_run(target).config == {"old": True}
-
-
 @pytest.mark.parametrize(
     "name",
     [

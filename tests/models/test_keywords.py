@@ -224,7 +224,7 @@ def test_content_m_steps_raise_the_log_joint() -> None:
 
 def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
     counts = np.array([[2, 3, 0, 0], [0, 0, 1, 4]])
-    lists = Keywords(("a", "b"), (("w0",), ("w2",)), ((0,), (2,)))
+    lists = Keywords({"a": {"w0": 0}, "b": {"w2": 2}})
     first, second = lists.initial_topics(Corpus.from_matrix(counts))
     assert first.sum() == pytest.approx(1.0)
     assert (first > 0).all()
@@ -344,5 +344,5 @@ def test_saved_models_keep_keywords_and_names(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     about["topic_names"] = ["z"]
     (tmp_path / "model" / "model.json").write_text(json.dumps(about))
-    with pytest.raises(ConfigError, match="1 topic_names for 4 topics"):
+    with pytest.raises(ConfigError, match="a name for each of the 4 topics"):
         lntm.load_model(tmp_path / "model")

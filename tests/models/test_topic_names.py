@@ -42,7 +42,7 @@ def test_names_are_given_in_order_or_by_number(names: Any, expected: Any) -> Non
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b", "c"], "3 topic_names for 4 topics"),
+        (["a", "b", "c"], "a name for each of the 4 topics"),
         (["a", "b", "a", "c"], "topics 0 and 2 have the same name 'a'"),
         ({1: "  "}, "1 to 80 printable characters"),
         ({1: "\x1b[31mred"}, "1 to 80 printable characters"),

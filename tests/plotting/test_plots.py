@@ -98,10 +98,6 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
         values += [np.nan, *loadings[ends, source]]
     assert [label.get_text() for label in ax.get_yticklabels()] == rows
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
-    _, axes = plt.subplots()
-    one = source_plot(model, 1, ax=axes)
-    assert one is axes
-    assert next(label.get_text() for label in one.get_yticklabels()) == "source 1"
 
 
 def test_document_proportions_show_means_and_quantiles_of_the_draws():
@@ -147,7 +143,6 @@ def test_document_proportions_of_a_dirichlet_equal_its_marginals():
         (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
         (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
         (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),
-        (lambda m, p: source_plot(make_factor_model(), 2), "source 2 of a model with 2 sources"),
         (lambda m, p: source_plot(make_factor_model(), num_topics=0), "num_topics is 0"),
     ],
 )

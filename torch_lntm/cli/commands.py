@@ -25,12 +25,12 @@ from torch_lntm.cli.documents import (
     Documents,
     RunDocuments,
     completion,
-    is_built_in,
     source_of,
 )
 from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.values import lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.options import MODELS
 
 if TYPE_CHECKING:
     from torch_lntm.models import TopicModel
@@ -484,7 +484,7 @@ def select(
     from torch_lntm.recipes import Recipe
 
     sizes = whole_numbers("num_topics", num_topics)
-    recipe = Recipe(model, posterior or ("auto" if is_built_in(model) else None))
+    recipe = Recipe(model, posterior or ("auto" if model in MODELS else None))
     device = computation.start()
     corpus = documents.read()
     if corpus.preparation:

@@ -115,12 +115,16 @@ class Documents:
     @property
     def options(self) -> dict[str, Any]:
         """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
+        from torch_lntm.files.reading import read_lines
+
         example = _example(self.corpus)
         options = {} if example is None else dict(example.options)
         if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
         options |= self.given
-        return options | _stop_words(options.get("stop_words"))
+        if options.get("stop_words") not in (None, "auto", "none", "english"):
+            options["stop_words"] = read_lines(Path(options["stop_words"]))
+        return options
 
     def read(self, **more: Any) -> Corpus:
         """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
@@ -148,15 +152,6 @@ def _example(corpus: str | None) -> Any:
     from torch_lntm.corpus.examples import EXAMPLES
 
     return EXAMPLES.get(str(corpus))
-
-
-def _stop_words(name: str | None) -> dict[str, Any]:
-    """The words of a file of stop words, as an option of reading."""
-    if name in (None, "auto", "none", "english"):
-        return {}
-    from torch_lntm.files.reading import read_lines
-
-    return {"stop_words": read_lines(Path(name))}
 
 
 class RunDocuments(Documents):
@@ -312,15 +307,3 @@ def completion(
             better = "a unigram model predicts these documents better than the topic model"
             say(f"warning: {better}; the model may have too many topics, or too few documents")
     return results
-
-
-def is_built_in(model: str) -> bool:
-    """Whether a model is the package's own; chains may not suit one from a plug-in.
-
-    Raises:
-        ConfigError: No model has this name.
-    """
-    from torch_lntm.models.registry import find_constructor
-
-    constructor = find_constructor(model)
-    return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]

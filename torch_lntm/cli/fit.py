@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, register_command, say, show, takes
-from torch_lntm.cli.documents import Computation, Documents, completion, is_built_in
+from torch_lntm.cli.documents import Computation, Documents, completion
 from torch_lntm.cli.launch import STOPPED, processes_on
 from torch_lntm.cli.values import lists_option
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.options import CHOSEN, GUIDES, VARIATIONAL, fit_options
+from torch_lntm.options import CHOSEN, GUIDES, MODELS, VARIATIONAL, fit_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ class FitOptions:
 
         posterior, groups = self.posterior, fit_options(_OWN)
         variational = {name for heading in (*VARIATIONAL, *GUIDES) for name in groups[heading]}
-        if posterior is None and is_built_in(self.model) and variational.isdisjoint(names):
+        if posterior is None and self.model in MODELS and variational.isdisjoint(names):
             posterior = "auto"
         return Recipe(self.model, posterior)
 

@@ -410,16 +410,15 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """Table of the topics: most probable words, shares and correlated topics.
 
         Args:
-            X: Documents for the shares; the topics are then sorted, largest share first. Defaults
-                to the documents of :meth:`fit`, in the order of the topics. There are no shares
-                after :meth:`partial_fit`.
+            X: Documents for the shares. Defaults to the documents of :meth:`fit`. After
+                :meth:`partial_fit` there are no shares, and the topics stand in their order.
             top_n: Words of each topic.
             vocabulary: Words of the columns if the model has none, in the forms of the parameter
                 ``vocabulary``; in a pipeline, the vectorizer before the model.
             **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
 
         Returns:
-            The topics; ``print`` shows a table.
+            The topics, the largest first; ``print`` shows a table.
         """
         check_is_fitted(self, "model_")
         shares = getattr(self, "_shares", None)
@@ -428,10 +427,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
-        table = model.topic_table(shares, top_n=top_n, num_correlated=2)
-        if X is not None:
-            return table
-        return TopicTable(sorted(table, key=lambda topic: topic.topic), table.names)
+        return model.topic_table(shares, top_n=top_n, num_correlated=2)
 
     @property
     def topic_names_(self) -> tuple[str, ...]:

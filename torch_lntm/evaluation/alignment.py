@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.models import TopicModel
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Alignment:
+class Alignment(NamedTuple):
     """Pairs of topics from a reference and from another fit.
 
     Attributes:
@@ -27,17 +26,6 @@ class Alignment:
 
     partner: NDArray[np.int64]
     similarity: NDArray[np.float64]
-
-    @property
-    def mean(self) -> float:
-        """Mean similarity of the reference's topics."""
-        return float(self.similarity.mean())
-
-    def __repr__(self) -> str:
-        return (
-            f"Alignment({len(self.partner)} topics, similarity {self.mean:.3f}, from "
-            f"{self.similarity.min():.3f} to {self.similarity.max():.3f})"
-        )
 
 
 def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> Alignment:

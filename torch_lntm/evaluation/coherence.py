@@ -162,14 +162,17 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
     if not 0 <= weight <= 1:
         raise ConfigError(f"weight is {weight}; expected from 0 to 1")
     probs = as_matrix(topics, "topics").numpy()
-    num_words = probs.shape[1]
-    shares = probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny)
-    exclusiveness, frequency = (
-        scipy.stats.rankdata(x, axis=1) / num_words for x in (shares, probs)
-    )
-    scores = 1 / (weight / exclusiveness + (1 - weight) / frequency)
+    scores = frex(probs, probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny), weight)
     top = np.argsort(-probs, axis=1, kind="stable")[:, :top_n]
     return torch.from_numpy(np.take_along_axis(scores, top, 1).mean(1))
+
+
+def frex(
+    probs: NDArray[np.float64], shares: NDArray[np.float64], weight: float
+) -> NDArray[np.float64]:
+    """Harmonic means of the words' ranks by share, with a weight, and by probability."""
+    by_share, by_prob = (scipy.stats.rankdata(x, axis=1) / probs.shape[1] for x in (shares, probs))
+    return np.asarray(1 / (weight / by_share + (1 - weight) / by_prob))
 
 
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:

@@ -92,7 +92,7 @@ class KeywordOptions(ModelOptions, total=False):
 
 
 class _Options(NormalOptions, KeywordOptions, total=False):
-    """Options of models with both."""
+    """Options of logistic-normal models whose topics have a Dirichlet prior."""
 
 
 def _learn_keywords(

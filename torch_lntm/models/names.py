@@ -56,15 +56,11 @@ def check_topic_names(names: Any, num_topics: int) -> tuple[str, ...]:
     if isinstance(names, Mapping):
         by_number = {_number(k, numbers): name for k, name in names.items()}
         names = [by_number.get(k) for k in range(num_topics)]
-    if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray):
+    is_list = isinstance(names, Sequence | np.ndarray) and not isinstance(names, str)
+    if not is_list or len(names) != num_topics:
         raise ConfigError(
             f"topic_names is {names!r:.60}; expected a name for each of the {num_topics} topics, "
-            "or names by number, {3: 'economy'}"
-        )
-    if len(names) != num_topics:
-        raise ConfigError(
-            f"{len(names)} topic_names for {num_topics} topics; expected as many. Names of some "
-            "topics are given by number, {3: 'economy'}"
+            "or names of some by number, {3: 'economy'}"
         )
     checked = tuple(
         number if name is None or name == number else check_name(name, f"name of topic {number}")

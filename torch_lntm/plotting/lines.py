@@ -121,42 +121,42 @@ def plot_panels(
         ax.add_patch(Rectangle((left - beside, top - 0.28), _PANEL, down + 0.5, **look))
         ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
         box = (left, top, _PANEL - beside - 0.35, down)
+        most = max(float(np.nanmax(panel.proportions)), 1e-9)
         if positions is None:
-            _draw_small_rows(ax, panel, names, box)
+            _draw_small_rows(ax, panel.proportions.T / most, names, f"{most:.1%}", box)
         else:
-            _draw_small_line(ax, panel, names, positions, box)
+            _draw_small_line(ax, panel.proportions.T / most, names, f"{most:.1%}", positions, box)
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
     return figure
 
 
-def _draw_small_rows(ax: Axes, panel: Series, names: Sequence[str], box: Box) -> None:
+def _draw_small_rows(ax: Axes, shares: Any, names: Sequence[str], most: str, box: Box) -> None:
     """A row with a point and its interval for each name, in a box of the axes."""
     left, top, across, down = box
-    most = max(float(np.nanmax(panel.proportions)), 1e-9)
-    mean, lower, upper = left + across * panel.proportions.T / most
+    mean, lower, upper = left + across * shares
     ys = top + _ROW * (np.arange(len(names)) + 0.5)
     ax.hlines(ys, lower, upper, color=COLOURS[0])
     ax.plot(mean, ys, "o", color=COLOURS[0], markersize=4)
     ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
     for name, y in zip(names, ys, strict=True):
         ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **_SMALL)
-    for text, x in (("0", left), (f"{most:.1%}", left + across)):
+    for text, x in (("0", left), (most, left + across)):
         ax.text(x, top + down + 0.12, text, ha="center", **_SMALL)
 
 
 def _draw_small_line(
-    ax: Axes, panel: Series, names: Sequence[str], positions: NDArray[np.float64], box: Box
+    ax: Axes, shares: Any, names: Sequence[str], most: str, positions: Any, box: Box
 ) -> None:
     """A line with a band over positions, the first and the last of them named, in a box."""
     left, top, across, down = box
-    bottom, most = top + down, max(float(np.nanmax(panel.proportions)), 1e-9)
-    mean, lower, upper = bottom - down * panel.proportions.T / most
+    bottom = top + down
+    mean, lower, upper = bottom - down * shares
     xs = left + across * (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
     ax.fill_between(xs, lower, upper, color=COLOURS[0], alpha=0.2, linewidth=0)
     ax.plot(xs, mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
     ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
-    for text, y in ((f"{most:.1%}", top + 0.05), ("0", bottom)):
+    for text, y in ((most, top + 0.05), ("0", bottom)):
         ax.text(left - 0.06, y, text, ha="right", **_SMALL)
     for text, x, side in ((names[0], left, "left"), (names[-1], left + across, "right")):
         ax.text(x, bottom + 0.14, text, ha=side, **_SMALL)

@@ -228,7 +228,7 @@ def correlation_graph(
     ax = axes_of(ax, width + 0.2, height + 0.8)
     title = "Correlated topics" + ("" if shares is None else " (area: share of the topic)")
     ax.set_title(title, fontsize=10)
-    words = ["" if name == str(k) else name.removeprefix(f"{k} ") for k, name in enumerate(names)]
+    words = [f"{name} ".removeprefix(f"{k} ").strip() for k, name in enumerate(names)]
     scale = topic_graph(pairs, words, areas, areas, topics=range(size), ax=ax)
     ends = (0.4 * _WIDEST / scale, _WIDEST / scale)
     keys = [Line2D([], [], color=POSITIVE, linewidth=0.5 + scale * r) for r in ends]
@@ -238,7 +238,7 @@ def correlation_graph(
     return ax
 
 
-def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+def tree_plot(tree: Any, *, ax: Axes | None = None) -> Axes:
     """Plot a tree of topics: topics at the left, merges to the right at their distances.
 
     A dashed line crosses one branch for each group of a level, and the groups of the smallest level
@@ -246,7 +246,6 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
 
     Args:
         tree: The tree; see :func:`torch_lntm.topic_tree`.
-        labels: Labels of the topics. Defaults to names, or numbers and first words.
         ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
@@ -278,8 +277,7 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
         ax.plot([1.01, 1.01], ends, color=POSITIVE, transform=right, clip_on=False)
         middle, shown = sum(ends) / 2, shorten(name, NAME_LETTERS)
         ax.text(1.03, middle, shown, va="center", transform=right, **look)
-    names = tree.labels if labels is None else labels
-    ticks = [shorten(names[k], NAME_LETTERS) for k in rows]
+    ticks = [shorten(tree.labels[k], NAME_LETTERS) for k in rows]
     ax.set_yticks(list(rows.values()), ticks, fontsize=8, parse_math=False)
     ax.set_ylim(10 * len(rows), -8 - 8 * (len(tree.levels) > 1))
     ax.set_xlim(left=0.8 * tree.merges[0, 2])  # nothing happens before the first merge
@@ -290,12 +288,7 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
 
 
 def source_plot(
-    model: TopicModel,
-    source: int | None = None,
-    *,
-    num_topics: int = 4,
-    top_n: int = 4,
-    ax: Axes | None = None,
+    model: TopicModel, *, num_topics: int = 4, top_n: int = 4, ax: Axes | None = None
 ) -> Axes:
     """Plot the topics at both ends of each source, after *Putthividhya et al. 2009, Fig. 2*.
 
@@ -306,7 +299,6 @@ def source_plot(
 
     Args:
         model: The model.
-        source: Number of the source. Defaults to all sources.
         num_topics: Most topics at each end. Each end has loadings of one sign.
         top_n: Words of each topic.
         ax: Axes to draw into. Defaults to a new figure.
@@ -315,8 +307,7 @@ def source_plot(
         The axes.
 
     Raises:
-        ConfigError: The model has no sources, the source does not exist, or
-            a number is below 1.
+        ConfigError: The model has no sources, or a number is below 1.
 
     Example:
         >>> factors = lntm.models.iftm(10, corpus.num_words, num_sources=2)
@@ -324,12 +315,9 @@ def source_plot(
         "change of a topic's logit per unit of the source"
     """
     prior = source_prior(model)
-    if source is not None and not 0 <= source < prior.num_sources:
-        raise ConfigError(f"source {source} of a model with {prior.num_sources} sources")
     require_whole(1, num_topics=num_topics, top_n=top_n)
-    sources = range(prior.num_sources) if source is None else [source]
     names, loadings = topic_labels(model, top_n), prior.centred_mixing().cpu().numpy()
-    return plot_loadings(loadings, names, sources, num_topics=num_topics, ax=ax)
+    return plot_loadings(loadings, names, range(prior.num_sources), num_topics=num_topics, ax=ax)
 
 
 def plot_loadings(

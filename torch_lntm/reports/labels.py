@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.evaluation.coherence import frex
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
 from torch_lntm.models.topic_groups import merged_topics
@@ -21,8 +22,6 @@ from torch_lntm.models.topics.dynamic import quantile_of
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
-#: Columns of the table of words that rose or fell.
-_CHANGES = ["topic", "name", "drift", "change", "word", "first", "last", "ratio", "lower", "upper"]
 
 
 def word_scores(
@@ -70,10 +69,7 @@ def word_scores(
         with np.errstate(divide="ignore"):
             share = np.log(word_totals / word_totals.sum())
         return np.where(np.isfinite(share), logs - share, -np.inf)
-    num_words = topics.shape[1]
-    frequency = scipy.stats.rankdata(topics, axis=1) / num_words
-    exclusivity = scipy.stats.rankdata(_exclusivity(topics, word_totals), axis=1) / num_words
-    return np.asarray(1 / (frequency_weight / frequency + (1 - frequency_weight) / exclusivity))
+    return frex(topics, _exclusivity(topics, word_totals), 1 - frequency_weight)
 
 
 def _exclusivity(
@@ -376,7 +372,8 @@ def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> 
             best = [v for v in size.topk(min(top_n, len(size))).indices.tolist() if chosen[v]]
             words = zip(model.words_at(best), table[:, best].T.tolist(), strict=True)
             rows += [(k, name, drift[k], kind, word, *numbers) for word, numbers in words]
-    return pd.DataFrame(rows, columns=_CHANGES)
+    numbers = ["first", "last", "ratio", "lower", "upper"]
+    return pd.DataFrame(rows, columns=["topic", "name", "drift", "change", "word", *numbers])
 
 
 @torch.no_grad()

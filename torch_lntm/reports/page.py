@@ -26,8 +26,7 @@ from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups
-from torch_lntm.models.names import is_named
-from torch_lntm.plotting.style import distinct_words, format_number, shorten, topic_labels
+from torch_lntm.plotting.style import format_number, shorten, topic_labels
 from torch_lntm.reports import pictures
 from torch_lntm.reports.labels import best_words, summarise_groups
 from torch_lntm.reports.prevalence import (
@@ -196,11 +195,8 @@ def render_page(
     summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
-    names = [
-        s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
-        for s in sorted(topics, key=lambda s: s.topic)
-    ]
     table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
+    names = [f"{head} ".removeprefix(f"{k} ").strip() or head for k, head in enumerate(heads)]
     data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
@@ -228,12 +224,12 @@ def _sampled(
     corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
     """The documents of the page, their ascending positions, and draws of their proportions."""
-    options |= {"seed": seed, "keep": len(corpus) <= _KEPT}
-    if len(corpus) <= max_docs:
-        return corpus, np.arange(len(corpus)), theta_draws(source, corpus, **options)
-    rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
-    draws = theta_draws(source, corpus, rows=rows, **options)
-    return corpus[rows], rows, draws.of_selection(rows)
+    rows, some = np.arange(len(corpus)), corpus
+    if len(corpus) > max_docs:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
+        some = corpus[rows]
+    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=len(rows) <= _KEPT, **options)
+    return some, rows, draws.of_selection(rows)
 
 
 def _documents(

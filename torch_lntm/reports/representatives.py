@@ -24,7 +24,6 @@ def representative_documents(
     proportions: DocumentTopics,
     *,
     num_docs: int = 3,
-    least: float = 0.0,
     topics: Sequence[int | str] | None = None,
     corpus: Corpus | None = None,
     texts: Iterable[str] | None = None,
@@ -34,7 +33,6 @@ def representative_documents(
     Args:
         proportions: The result of :func:`torch_lntm.inference.transform`.
         num_docs: Most documents of each topic.
-        least: Smallest share of the topic in a document.
         topics: The topics, by number or name. Defaults to all.
         corpus: The documents, for excerpts: beginnings of ``texts``, or the most frequent words.
         texts: Texts of the documents: a pandas series, whose index names the documents; or any
@@ -59,7 +57,7 @@ def representative_documents(
     if texts is not None and corpus is None:
         raise ConfigError("texts without a corpus; give corpus=, whose documents they belong to")
     names, table = proportions.topic_names, proportions.metadata
-    best = best_documents(proportions, num_docs, least, topics)
+    best = best_documents(proportions, num_docs, topics)
     at = best.pop("position").to_numpy()
     ids = table.index if len(table) else pd.RangeIndex(len(proportions.lengths))
     best.insert(1, "name", [names[k] for k in best["topic"]])
@@ -72,10 +70,7 @@ def representative_documents(
 
 
 def best_documents(
-    proportions: DocumentTopics,
-    num_docs: int,
-    least: float = 0.0,
-    topics: Sequence[int | str] | None = None,
+    proportions: DocumentTopics, num_docs: int, topics: Sequence[int | str] | None = None
 ) -> pd.DataFrame:
     """Positions of the documents with the largest share of each topic.
 
@@ -89,8 +84,8 @@ def best_documents(
     rows = []
     for k in find_topics(names, range(len(names)) if topics is None else topics):
         order = np.argsort(-shares[:, k], kind="stable")[:num_docs]
-        large = order[shares[order, k] >= max(least, 0.0)].tolist()
-        rows += [(k, rank, d, float(shares[d, k])) for rank, d in enumerate(large, 1)]
+        found = order[shares[order, k] >= 0].tolist()
+        rows += [(k, rank, d, float(shares[d, k])) for rank, d in enumerate(found, 1)]
     return pd.DataFrame(rows, columns=["topic", "rank", "position", "gamma"])
 
 

@@ -251,22 +251,6 @@ def test_single_precision_models_are_computed_in_double() -> None:
 
 
 @pytest.mark.slow
-def test_targets_are_float64_in_the_fewest_coordinates() -> None:
-    model = make_model("iftm", 3, dtype="float32")
-    corpus, parts = Corpus.from_matrix(np.ones((2, model.num_words), int)), [np.arange(2)]
-    topics = model.topics.double_probs
-    (target,) = annealed._from_prior(model, topics, corpus, parts, 2)
-    assert torch.equal(target.topics, topics)
-    # Gaussian sources are integrated out.
-    assert target.dim == 3
-    (bridge,) = annealed._from_posterior(model, topics, corpus, parts, 2)
-    # So is the shift that logits share.
-    assert bridge.dim == 2
-    for values in (bridge.topics, bridge.loc, bridge.factor, bridge.batch.counts):
-        assert values.dtype == torch.float64
-
-
-@pytest.mark.slow
 def test_extreme_models_give_finite_estimates() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     corpus = Corpus.from_matrix(np.array([[1, 0, 0], [100_000, 0, 0], [3, 5, 1], [0, 0, 0]]))

@@ -349,8 +349,8 @@ def test_a_prior_is_drawn_from_its_posterior(kind: Any) -> None:
     "keywords",
     [
         None,
-        Keywords(("a",), (("w0", "w2"),), ((0, 2),), 3.0, exclusive=False),
-        Keywords(("a",), (("w0",),), ((0,),), 3.0),
+        Keywords({"a": {"w0": 0, "w2": 2}}, 3.0, exclusive=False),
+        Keywords({"a": {"w0": 0}}, 3.0),
     ],
 )
 def test_topics_are_drawn_from_their_posterior(monkeypatch, keywords) -> None:

@@ -9,13 +9,12 @@ their error is small.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
@@ -176,13 +175,14 @@ def document_completion(
     if exact:
         draws: Any = {"num_draws": num_draws, "max_draws": max_draws, "seed": seed} | precision
         score = partial(score_by_chains, model, weight, hold_out.held_out.num_tokens, **draws)
-    orders = _orders(hold_out, by_length=exact or guide is None)
-    scores = [score(*batch) for batch in _batches(model, hold_out, orders, max_docs, progress)]
-    place = torch.from_numpy(np.concatenate(orders)).argsort()
-    for name in scores[0][0]:
-        about[name] = torch.cat([part[name].cpu() for part, _ in scores])[place]
+    batches = _batches(model, hold_out, exact or guide is None, max_docs, progress)
+    found = [(*score(seen, unseen), seen.positions) for seen, unseen in batches]
+    parts, methods, rows = zip(*found, strict=True)
+    place = torch.cat(rows).argsort()
+    for name in parts[0]:
+        about[name] = torch.cat([part[name].cpu() for part in parts])[place]
     own = "" if weight is None else f", and the documents' own words (a = {weight:.4g})"
-    about["method"] = scores[0][1] + own
+    about["method"] = methods[0] + own
     return _checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
 
 
@@ -198,34 +198,27 @@ def _checked(result: ExactCompletion) -> ExactCompletion:
     return result
 
 
-def _orders(hold_out: WordHoldOut[Corpus], by_length: bool) -> list[NDArray[np.int64]]:
-    """Positions of all documents in the order of computation.
+def _batches(
+    model: TopicModel, hold_out: WordHoldOut[Corpus], by_length: bool, max_docs: int, progress: bool
+) -> Iterator[tuple[DocumentBatch, DocumentBatch]]:
+    """Observed and held-out tokens of the same documents, batch by batch.
 
     Args:
+        model: The model.
         hold_out: All tokens.
-        by_length: Sort the documents by their observed tokens. Documents of up to ``SHORT`` tokens
-            are then a list of their own. If False, documents keep the order of the corpus.
+        by_length: Sort the documents by their observed tokens, and let no batch have both documents
+            of up to ``SHORT`` tokens and longer ones.
+        max_docs: Most documents of a batch.
+        progress: Show a progress bar.
     """
     lengths = hold_out.observed.lengths
-    if not by_length:
-        return [np.arange(len(lengths))]
-    groups = np.split(lengths.argsort(kind="stable"), [int((lengths <= SHORT).sum())])
-    return [group for group in groups if len(group)]
-
-
-def _batches(
-    model: TopicModel,
-    hold_out: WordHoldOut[Corpus],
-    orders: Sequence[NDArray[np.int64]],
-    max_docs: int,
-    progress: bool,
-) -> Iterator[tuple[DocumentBatch, DocumentBatch]]:
-    """Observed and held-out tokens of the same documents, batch by batch."""
-    device = model.device
-    with tqdm(total=sum(map(len, orders)), unit="doc", disable=not progress) as bar:
-        for order in orders:
+    orders = [np.arange(len(lengths))]
+    if by_length:
+        orders = np.split(lengths.argsort(kind="stable"), [int((lengths <= SHORT).sum())])
+    with tqdm(total=len(lengths), unit="doc", disable=not progress) as bar:
+        for order in filter(len, orders):
             observed, held_out = (
-                part.batches(max_docs, order=order, device=device, dtype=dtype)
+                part.batches(max_docs, order=order, device=model.device, dtype=dtype)
                 for part, dtype in zip(hold_out, (model.dtype, torch.float64), strict=True)
             )
             for seen, unseen in zip(observed, held_out, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +55,6 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         >>> lntm.models.LogisticNormalPrior(3)
         LogisticNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
-
-    #: What a covariance of this prior is, and the remedy, for an error.
-    form_of_covariance: ClassVar[str] = "symmetric; pass (C + C.T) / 2"
 
     def __init__(
         self,
@@ -116,7 +113,10 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             possible = self._constrain_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
             if ((covariance - possible).abs() > 5e-6 * scale).any():
-                raise ConfigError(f"prior covariance is not {self.form_of_covariance}")
+                raise ConfigError(
+                    "prior covariance is not symmetric, or not diagonal where logits are "
+                    "independent; pass (C + C.T) / 2, or use ctm for a full covariance"
+                )
             tril, info = torch.linalg.cholesky_ex(possible)
             if int(info) != 0:
                 raise ConfigError(
@@ -296,11 +296,6 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     """
 
     has_correlations = False
-
-    form_of_covariance = (
-        "diagonal, but logits are independent under this prior; give their standard deviations by "
-        "std, or use ctm for a full covariance"
-    )
 
     def __init__(self, num_topics: int, *, std: Tensor | None = None, **settings: Any) -> None:
         super().__init__(num_topics, **settings)

@@ -162,7 +162,7 @@ class StructuralPrior(LogisticNormalPrior):
         Documents that lack the columns keep an existing array. If they have neither, they get the
         covariates' means in the training documents, with a warning.
         """
-        return self.covariates.encode(corpus) if self.num_covariates else corpus
+        return self.covariates.encode(corpus)
 
     def standardised(self, batch: DocumentBatch) -> Tensor:
         """Covariates of a batch in standard units ``(num_docs, num_covariates)``, float64.

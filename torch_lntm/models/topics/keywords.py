@@ -49,9 +49,8 @@ class Keywords:
     with keywords.
 
     Attributes:
-        names: Names of the topics with keywords, in the order of the topics.
-        words: Keywords of each topic. ``#17`` stands for column 17.
-        columns: Columns of the keywords in the vocabulary.
+        lists: Columns of the keywords in the vocabulary by word, by the names of the topics, which
+            are in the order of the topics. The word ``#17`` stands for column 17.
         strength: Pseudo-tokens on the keywords of each topic, in equal parts. ``None`` is 2 % of
             the tokens of an average topic in fits, and 200 before a fit.
         exclusive: Whether the keywords are absent from topics without keywords.
@@ -61,9 +60,7 @@ class Keywords:
         Keywords(pets: cat, dog)
     """
 
-    names: tuple[str, ...]
-    words: tuple[tuple[str, ...], ...]
-    columns: tuple[tuple[int, ...], ...]
+    lists: Mapping[str, Mapping[str, int]]
     strength: float | None = None
     exclusive: bool = True
 
@@ -102,31 +99,34 @@ class Keywords:
                 are given without a vocabulary.
         """
         if isinstance(keywords, Keywords):
-            return cls(keywords.names, keywords.words, keywords.columns, strength, exclusive)
+            return cls(keywords.lists, strength, exclusive)
         if not isinstance(keywords, Mapping) or not keywords:
             raise ConfigError(
                 f"keywords are {keywords!r:.80}; expected words by the name of their topic, such "
                 "as {'economy': ['tax', 'budget']}"
             )
-        pairs = {name: dict(_pairs(name, entry, vocabulary)) for name, entry in keywords.items()}
-        for name, columns in pairs.items():
+        lists = {name: dict(_pairs(name, entry, vocabulary)) for name, entry in keywords.items()}
+        for name, columns in lists.items():
             if not columns:
                 raise ConfigError(
                     f"no keyword of the topic {name!r} is in the vocabulary; give it others, or "
                     "leave it out"
                 )
-        return cls(
-            tuple(pairs),
-            tuple(tuple(columns) for columns in pairs.values()),
-            tuple(tuple(columns.values()) for columns in pairs.values()),
-            strength,
-            exclusive,
-        )
+        return cls(lists, strength, exclusive)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the topics with keywords, in the order of the topics."""
+        return tuple(self.lists)
+
+    @property
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of each topic's keywords in the vocabulary."""
+        return tuple(tuple(columns.values()) for columns in self.lists.values())
 
     def to_json(self) -> dict[str, dict[str, int]]:
         """Columns of the keywords by word, by name of the topic; JSON-able."""
-        rows = zip(self.names, self.words, self.columns, strict=True)
-        return {name: dict(zip(words, at, strict=True)) for name, words, at in rows}
+        return {name: dict(columns) for name, columns in self.lists.items()}
 
     @classmethod
     def from_json(cls, data: Any) -> Keywords:
@@ -139,12 +139,12 @@ class Keywords:
 
     def __len__(self) -> int:
         """Number of topics with keywords."""
-        return len(self.names)
+        return len(self.lists)
 
     def __repr__(self) -> str:
         """Names and words in a line."""
-        rows = zip(self.names, self.words, strict=True)
-        return f"Keywords({'; '.join(f'{name}: ' + ', '.join(words) for name, words in rows)})"
+        rows = (f"{name}: {', '.join(words)}" for name, words in self.lists.items())
+        return f"Keywords({'; '.join(rows)})"
 
     def topic_names(self, num_topics: int) -> tuple[str, ...]:
         """Names of all topics. Free topics have their numbers."""
@@ -298,8 +298,8 @@ class Keywords:
     def check_corpus(self, corpus: Corpus) -> None:
         """Warn of keywords in few documents."""
         documents = corpus.whole.document_frequency
-        for name, words, at in zip(self.names, self.words, self.columns, strict=True):
-            for word, column in zip(words, at, strict=True):
+        for name, columns in self.lists.items():
+            for word, column in columns.items():
                 # Keywords in fewer documents get a warning.
                 if documents[column] < 5:
                     _warn(
