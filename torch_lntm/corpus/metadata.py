@@ -385,7 +385,7 @@ def make_covariates(arrays: Any, num_docs: int, documents: pd.Index | None = Non
         if bad.size:
             raise CorpusError(
                 f"covariate {name!r}: expected finite numbers, got "
-                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
-                "missing values, or fill these in"
+                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}, counted from 0; leave out "
+                "documents with missing values, or fill these in"
             )
     return frozen(copies)
