@@ -146,15 +146,6 @@ def test_forbidden_formulas_are_refused_before_evaluation(text, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [("~ s(day)", r"write bs\(x, df=10\)"), ("~ a + ns(day, df=5)", r"write cr\(x, df=5")],
-)
-def test_functions_of_r_have_their_counterpart_in_the_message(text, advice) -> None:
-    with pytest.raises(ConfigError, match=advice):
-        check_formula(text)
-
-
 def test_a_missing_column_is_named(columns) -> None:
     with pytest.raises(MissingColumnError, match=r"'income'; there are: party"):
         fitted("~ income", columns)
