@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import stats
+from scipy.special import softmax
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.latents import NormalSpace
@@ -77,6 +79,24 @@ class Problem:
         """Mean and covariance of the K logits; degenerate if anchored."""
         lift = np.eye(len(self.topics))[:, : len(self.loc)]
         return lift @ self.loc, lift @ self.covariance @ lift.T
+
+    def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Differences of eta from its last entry on a grid, theta there, and posteriors' weights.
+
+        The last have a row for each document.
+        """
+        loc, covariance = self.lifted()
+        difference = np.hstack([np.eye(len(loc) - 1), -np.ones((len(loc) - 1, 1))])
+        mean, cov = difference @ loc, difference @ covariance @ difference.T
+        axes = [
+            np.linspace(m - 8 * s, m + 8 * s, 301)
+            for m, s in zip(mean, np.sqrt(np.diag(cov)), strict=True)
+        ]
+        x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(mean))
+        theta = softmax(np.hstack([x, np.zeros((len(x), 1))]), 1)
+        log_density = stats.multivariate_normal(mean, cov).logpdf(x)
+        weights = softmax(log_density + self.counts @ np.log(theta @ self.topics).T, 1)
+        return x, theta, weights
 
 
 def random_problem(

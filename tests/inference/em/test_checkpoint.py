@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,27 +153,14 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
 
 def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_path: Path) -> None:
     corpus = make_corpus()
-    counts = corpus.to_scipy().toarray()
-    other = counts.copy()
+    other = corpus.to_scipy().toarray()
     other[0, 0] += 1
 
-    def fitted(
-        corpus: Corpus = corpus,
-        model: Callable[[], TopicModel] = lambda: ctm(3, 30),
-        posterior: str | None = "taylor",
-        tolerance: float = 1e-4,
-        **options: Any,
-    ) -> None:
-        made = model()
-        guide = make_guide(posterior, made, tolerance=tolerance)
+    def fitted(name: str, model: TopicModel, corpus: Corpus = corpus, **options: Any) -> None:
+        guide = make_guide(options.pop("posterior", None), model)
         settings: dict[str, Any] = {"start": "model", "max_iterations": 0, "progress": False}
-        engine = VariationalEM(made, guide, **(settings | options))
-        engine.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-
-    def smoothed() -> TopicModel:
-        model = ctm(3, 30)
-        model.topics.smoothing = 0.5
-        return model
+        engine = VariationalEM(model, guide, **(settings | options))
+        engine.fit(corpus, checkpoint=tmp_path / name, checkpoint_seconds=0.0)
 
     def composed(weight: float) -> TopicModel:
         return TopicModel(LogisticNormalPrior(3, pseudo_documents=weight), DirichletTopics(3, 30))
@@ -183,28 +169,22 @@ def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_pat
         alpha = torch.full((3,), value)
         return lda(3, 30, concentration=alpha, learn_concentration=False)
 
-    path = tmp_path / "first.safetensors"
-    fitted()
-    fitted(max_iterations=1)  # how long to run is not part of what a fit is
+    fitted("first", ctm(3, 30))
+    fitted("first", ctm(3, 30), max_iterations=1)  # how long to run is not part of what a fit is
     for name, different in {
         "seed": {"seed": 1},
         "corpus": {"corpus": Corpus.from_matrix(other)},
         "covariates": {"corpus": corpus.with_covariates({"x": np.ones(30)})},
         "guide": {"posterior": "laplace"},
         "start": {"start": "documents"},
-        "model": {"model": lambda: ctm(3, 30, dtype="float64")},
-        "parts": {"model": smoothed},
+        "model": {"model": ctm(3, 30, dtype="float64")},
         "stepwise_epochs": {"stepwise_epochs": 1},
         "annealing": {"annealing": "ahmed-xing"},
     }.items():
         with pytest.raises(ConfigError, match=rf"another fit \(it differs in .*{name}"):
-            fitted(**different)
-    for one, two, name in (
-        (lambda: composed(3.0), lambda: composed(9.0), "parts"),
-        (lambda: fixed(0.1), lambda: fixed(0.7), "fixed"),
-    ):
-        path = tmp_path / f"{name}.safetensors"
-        fitted(model=one, posterior=None)
-        fitted(model=one, posterior=None)
+            fitted("first", **({"model": ctm(3, 30)} | different))
+    for make, name in ((composed, "parts"), (fixed, "fixed")):
+        fitted(name, make(0.1))
+        fitted(name, make(0.1))
         with pytest.raises(ConfigError, match=rf"another fit \(it differs in {name}\)"):
-            fitted(model=two, posterior=None)
+            fitted(name, make(0.7))

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support import shared_fits
 from support.processes import GONE, in_processes
 from support.shared_fits import assert_equal, fitted, joined
 
 from torch_lntm import errors
-from torch_lntm.errors import ConfigError, UnsharedFitWarning
+from torch_lntm.errors import UnsharedFitWarning
 from torch_lntm.inference import Annealing, Processes
 from torch_lntm.inference.em.distributed import _error_record, _rebuilt_error
 from torch_lntm.inference.em.documents import assign_owners
@@ -191,18 +190,6 @@ def test_sums_are_float64_and_word_counts_have_the_requested_dtype() -> None:
         assert found[rank]["told"] == [0, 1, 2]
 
 
-def test_one_process_returns_its_own_statistics() -> None:
-    processes = Processes()
-    assert processes.alone
-    assert processes.first
-    assert repr(processes) == "Processes(rank 0 of 1)"
-    value = torch.ones(3, dtype=torch.float64)
-    assert processes.total({"x": value})["x"] is value
-    assert processes.gather("text") == ["text"]
-    with pytest.raises(ConfigError, match="mine"):
-        processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
-
-
 def test_several_processes_without_a_group_are_warned_of(monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.warns(UnsharedFitWarning, match=r"WORLD_SIZE is 4, .*init_process_group\(\)"):
@@ -236,8 +223,3 @@ def test_processes_get_equal_shares_of_every_group(size: int, num_docs: int) -> 
     # By their numbers alone documents would be spread less evenly.
     whole = np.bincount(assign_owners(sizes, Some(size)), sizes, size)
     assert whole.max() - whole.min() <= 2 * sizes.max()
-
-
-def test_more_processes_than_documents_are_refused() -> None:
-    with pytest.raises(ConfigError, match="4 processes for 3 documents with words; use fewer"):
-        assign_owners(np.ones(3, dtype=np.int64), Some(4))

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from oracles import dirichlet
-from scipy import stats
 from scipy.special import digamma, softmax
 from support.fits import (
     COVARIANCE,
@@ -51,24 +50,6 @@ def corpus_of(problem: Problem) -> Corpus:
 # -- E-steps -------------------------------------------------------------------------------------
 
 
-def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """E[eta] and E[eta etaᵀ] of the documents of an anchored problem, on a grid."""
-    mean, cov = problem.loc, problem.covariance
-    axes = [
-        np.linspace(m - 8 * s, m + 8 * s, 301)
-        for m, s in zip(mean, np.sqrt(np.diag(cov)), strict=True)
-    ]
-    x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
-    words = np.log(softmax(np.hstack([x, np.zeros((len(x), 1))]), 1) @ problem.topics)
-    prior = stats.multivariate_normal(mean, cov).logpdf(x)
-    first, second = [], []
-    for bag in problem.counts:
-        weights = softmax(prior + words @ bag)
-        first.append(weights @ x)
-        second.append((x * weights[:, None]).T @ x)
-    return np.array(first), np.array(second)
-
-
 @pytest.mark.slow
 def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None:
     problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
@@ -79,7 +60,9 @@ def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None
     eta = result.chains.latents["eta"].numpy()
     outer = eta[..., :, None] * eta[..., None, :]
     # Chains are independent: 300 draws each. 24 means at 5 standard errors: 1e-5 to fail falsely.
-    for draws, expected in zip((eta, outer), grid_moments(problem), strict=True):
+    x, _, weights = problem.grid()
+    moments = weights @ x, np.einsum("dg,gi,gj->dij", weights, x, x)
+    for draws, expected in zip((eta, outer), moments, strict=True):
         error = draws.std(0) / math.sqrt(len(draws))
         assert (np.abs(draws.mean(0) - expected) < 5 * error).all()
 
@@ -465,21 +448,10 @@ def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
     assert kept.num_docs == 11
 
 
-def count_epochs(monkeypatch) -> Callable[[], int]:
-    """Returns the number of epochs that have begun."""
-    epoch, begun = monte_carlo.MonteCarloRun._epoch, []
-
-    def counted(self: Any, bar: Any) -> Any:
-        begun.append(self)
-        return epoch(self, bar)
-
-    monkeypatch.setattr(monte_carlo.MonteCarloRun, "_epoch", counted)
-    return lambda: len(begun)
-
-
 def test_chains_without_a_move_since_warm_up_count_as_stuck(monkeypatch) -> None:
-    begun = count_epochs(monkeypatch)
-    hold(monkeypatch, lambda chain, position: (position == 3) & (begun() > 2))
+    ended: list[Any] = []
+    watch_epochs(monkeypatch, lambda run, record: ended.append(record))
+    hold(monkeypatch, lambda chain, position: (position == 3) & (len(ended) >= 2))
     epochs = {"max_epochs": 4, "warmup_epochs": 2, "num_transitions": 10, "start": "model"}
     with pytest.warns(ConvergenceWarning, match="in 20 transitions, at positions 3;"):
         result = fit_monte_carlo(ctm(3, 30), make_corpus(12), batch_size=12, **epochs)
@@ -492,13 +464,13 @@ def test_chains_without_a_move_since_warm_up_count_as_stuck(monkeypatch) -> None
 @pytest.mark.slow
 def test_a_first_epoch_without_any_move_is_valid(monkeypatch) -> None:
     """There is nothing to learn from it: the model stays, and the fit goes on."""
-    begun = count_epochs(monkeypatch)
-    first = 1
-    hold(monkeypatch, lambda chain, position: torch.tensor(begun() == first))
+    ended: list[Any] = []
+    watch_epochs(monkeypatch, lambda run, record: ended.append(record))
+    hold(monkeypatch, lambda chain, position: torch.tensor(not ended))
     corpus = make_corpus(12, empty=(2,))
     options = {"num_transitions": 10, "start": "model"}
     for epochs in (1, 4):
-        first = begun() + 1
+        ended.clear()
         model, before = ctm(3, 30), ctm(3, 30)
         with warnings.catch_warnings():
             # Of the chains that have not moved, in the fit that ends there.

@@ -1,7 +1,9 @@
-"""Epochs of Monte-Carlo EM: which documents share a mini-batch, and where chains start."""
+"""Epochs of Monte-Carlo EM: their mini-batches, their weights, and where chains start."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,10 +15,15 @@ import torch
 from support.fits import make_corpus
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
+from torch_lntm.inference.em.schedule import (
+    default_batch_docs,
+    default_step_docs,
+    documents_per_block,
+    running_weight,
+)
 from torch_lntm.inference.em.start import Start
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
@@ -53,13 +60,6 @@ def test_every_epoch_has_new_mini_batches(monkeypatch) -> None:
         assert sorted(d for batch in epoch for d in batch) == list(range(20))
         assert all(list(batch) == sorted(batch) for batch in epoch)
     assert len({frozenset(epoch) for epoch in epochs}) == 3
-
-
-@pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
-def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
-    corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))
-    run = MonteCarloRun(MonteCarloEM(ctm(3, 5)), corpus)
-    assert run.num_batches == -(-4900 // expected)
 
 
 def test_ctrl_c_in_the_start_keeps_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:
@@ -209,3 +209,53 @@ def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:
     given = lda(3, 30, concentration=2.0, learn_concentration=False).prior
     given.inflate_covariance()
     assert given.concentration.tolist() == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_blocks_are_a_hundredth_of_the_corpus_within_bounds() -> None:
+    """40 to 400 documents; of short ones 1,200 tokens at least; never over a quarter."""
+    sizes = [documents_per_block(n, 100.0) for n in (20, 2000, 7000, 18_000, 75_000, 1_000_000)]
+    assert sizes == [5, 40, 70, 180, 400, 400]
+    assert documents_per_block(4500, 10.0) == 120
+    assert documents_per_block(18_000, 10.0) == 180
+
+
+def test_mini_batches_are_eight_blocks_or_a_quarter_of_the_corpus() -> None:
+    sizes = [default_batch_docs(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
+    assert sizes == [1, 13, 75, 320, 560, 1440, 3200]
+    assert default_batch_docs(3000, 10.0) == 750
+    assert default_batch_docs(9000, 10.0) == 960
+
+
+def test_stochastic_steps_have_enough_tokens_for_every_topic() -> None:
+    """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
+    assert default_step_docs(10_000, 100.0, 50) == 120
+    assert default_step_docs(10_000, 100.0, 5) == 64
+    assert default_step_docs(10_000, 6.0, 400) == 1024
+    assert default_step_docs(100, 6.0, 50) == 13
+
+
+def test_weights_integrate_the_replaced_share_of_the_memory() -> None:
+    """By steps so small that each replaces its share of the memory."""
+    step = 1e-3
+    for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
+        units = np.arange(seen, seen + size, step) / 10.0 + step / 20.0
+        memory = np.minimum(units, 5.0) ** 0.3 + np.maximum(units - 5.0, 0.0)
+        left = np.prod(1.0 - step / 10.0 / memory)
+        assert running_weight(seen, size, 10.0, 50.0) == pytest.approx(1.0 - left, rel=3e-4)
+
+
+@pytest.mark.parametrize("averaging_start", [math.inf, 700.0])
+def test_the_decay_of_old_documents_does_not_depend_on_mini_batches(averaging_start: float) -> None:
+    left = []
+    for size in (1, 5, 40, 400):
+        parts = range(600, 1000, size)
+        weights = (running_weight(n, size, 50.0, averaging_start) for n in parts)
+        left.append(math.prod(1.0 - weight for weight in weights))
+    assert left == pytest.approx([left[0]] * 4)
+
+
+def test_plain_averaging_gives_all_documents_equal_weights() -> None:
+    """While averaging, what is kept of each of two mini-batches of one size is the same."""
+    weights = [running_weight(7.0 * n, 7.0, 10.0, 10.0) for n in range(2, 40)]
+    for first, second in itertools.pairwise(weights):
+        assert first * (1.0 - second) == pytest.approx(second)

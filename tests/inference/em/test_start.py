@@ -1,4 +1,4 @@
-"""The start of variational EM: topics from documents, and stepwise EM for a stand-in."""
+"""The start of a fit: anchor words, stepwise EM for a stand-in, and mergers of topics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from support.fits import assert_same, fit, fit_monte_carlo, make_corpus
 from support.pairs import FAMILIES, make_model
 from tqdm.auto import tqdm
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.inference.em import anchors, merging
+from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
+from torch_lntm.inference.em.merging import document_scores, halves, merged_labels
 from torch_lntm.inference.em.start import (
     BACKGROUND_SHARE,
     FIRST_SWEEPS,
@@ -25,7 +28,9 @@ from torch_lntm.inference.em.start import (
     SWEEPS,
     RunningTopics,
     Start,
+    StartName,
     document_topics,
+    mixed_topics,
     start_concentration,
 )
 from torch_lntm.models import TopicModel, ctm
@@ -56,12 +61,6 @@ def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
         assert np.abs(sums - topic).max(1).min() < 1e-12
     assert len(np.unique(own.round(9), axis=0)) == 4
     assert not torch.equal(document_topics(corpus, occupied, 4, seed=6), torch.from_numpy(topics))
-
-
-def test_topics_start_from_fewer_documents_in_a_tiny_corpus() -> None:
-    corpus = Corpus.from_matrix(np.array([[3, 0], [0, 1]]))
-    topics = document_topics(corpus, np.arange(2), 3, seed=0)
-    assert bool((topics > 0).all())
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -265,3 +264,217 @@ def test_two_fits_have_the_same_bits(device: torch.device) -> None:
     for model in (first, second):
         fit_monte_carlo(model, corpus, max_epochs=3)
     assert_same(first, second)
+
+
+def batch_of(counts: np.ndarray) -> DocumentBatch:
+    return DocumentBatch.from_csr(torch.from_numpy(counts.astype(float)).to_sparse_csr())
+
+
+def neighbours(counts: np.ndarray) -> np.ndarray:
+    """Mean frequencies of the other tokens of a document, for every token of each word."""
+    found = np.zeros((counts.shape[1], counts.shape[1]))
+    for row in counts:
+        tokens = np.repeat(np.arange(len(row)), row)
+        for i, word in enumerate(tokens):
+            others = np.delete(tokens, i)
+            for other in others:
+                found[word, other] += 1.0 / len(others)
+    return found
+
+
+def distances(points: np.ndarray, corners: list[int]) -> np.ndarray:
+    """Squared distances of points from the affine span of some of them, by least squares."""
+    origin = points[corners[0]]
+    basis = (points[corners[1:]] - origin).T
+    rest = (points - origin).T
+    if basis.shape[1]:
+        rest = rest - basis @ np.linalg.lstsq(basis, rest, rcond=None)[0]
+    return np.square(rest).sum(0)
+
+
+def test_every_topic_is_the_neighbours_of_a_word() -> None:
+    counts = np.random.default_rng(0).poisson(0.4, (30, 12))
+    counts[3] = 0
+    counts[4] = np.eye(12, dtype=int)[0]  # a token without neighbours
+    topics = anchor_topics(batch_of(counts), 5)
+    expected = neighbours(counts)
+    expected /= expected.sum(1, keepdims=True)
+    gaps = np.abs(topics[:, None] - expected).max(2)
+    assert gaps.min(1).max() < 1e-12
+    assert len(set(gaps.argmin(1))) == 5
+
+
+@pytest.mark.parametrize("num_known", [0, 1, 3])
+def test_each_corner_is_farthest_from_the_span_of_earlier_corners(num_known: int) -> None:
+    points = np.random.default_rng(1).dirichlet(np.full(9, 0.3), 40)
+    points[20] = 0.0
+    found = anchors._corners(points, num_known, 6) + num_known
+    corners = list(range(num_known))
+    if not num_known:
+        assert found[0] == np.square(points).sum(1).argmax()
+        corners, found = [found[0]], found[1:]
+    for corner in found:
+        far = distances(points, corners)
+        far[[20, *range(num_known)]] = 0.0
+        assert far[corner] == pytest.approx(far.max(), rel=1e-9)
+        corners.append(corner)
+    assert len(set(corners)) == len(corners)
+
+
+def test_copies_of_corners_are_no_corners() -> None:
+    points = np.repeat(np.eye(4), 3, 0)
+    assert sorted(anchors._corners(points, 0, 10) // 3) == [0, 1, 2, 3]
+    assert len(anchors._corners(points[:6], 3, 10)) == 1
+
+
+def test_separable_topics_are_found() -> None:
+    """Every topic has a word of its own, with a fifth of its tokens."""
+    rng = np.random.default_rng(2)
+    num_topics, num_words = 6, 120
+    true = rng.dirichlet(np.full(num_words, 0.5), num_topics)
+    true[:, :num_topics] = 0.0
+    true = 0.8 * true / true.sum(1, keepdims=True)
+    true[np.arange(num_topics), np.arange(num_topics)] = 0.2
+    theta = rng.dirichlet(np.full(num_topics, 0.1), 2000)
+    counts = np.stack([rng.multinomial(30, p) for p in theta @ true])
+    topics = anchor_topics(batch_of(counts), num_topics)
+    assert sorted(topics[:, :num_topics].argmax(1)) == list(range(num_topics))
+    # Known words take the place of three topics.
+    for known in ([0, 1, 2], [3, 4, 5]):
+        others = anchor_topics(batch_of(counts), num_topics - 3, [[word] for word in known])
+        assert sorted([*known, *others[:, :num_topics].argmax(1)]) == list(range(num_topics))
+
+
+def test_rare_words_are_no_anchor_words() -> None:
+    """Ten pairs of words, the rarest first. All pairs are equally far from each other."""
+    counts = np.repeat(np.kron(np.eye(10, dtype=int), [1, 1]), np.arange(1, 11), 0)
+    topics = anchor_topics(batch_of(counts), 2)
+    most = anchors.CANDIDATES * 2
+    assert len(topics) == 2
+    assert not topics[:, :-most].any()
+
+
+def test_without_neighbours_there_are_no_topics() -> None:
+    """Every document has a single token."""
+    assert anchor_topics(batch_of(np.eye(3, dtype=int)), 2).shape == (0, 3)
+
+
+def test_a_small_corpus_has_fewer_topics() -> None:
+    topics = anchor_topics(batch_of(np.array([[2, 2, 0, 0], [0, 0, 2, 2]])), 7)
+    np.testing.assert_allclose(topics.sum(1), 1.0)
+    assert 2 <= len(topics) <= 4
+
+
+def initial_topics(name: StartName, seed: int, restart: int = 0) -> np.ndarray:
+    model, corpus = ctm(4, 30, dtype="float64"), make_corpus(60)
+    processes = Processes(alone=True)
+    shard = DocumentShard(model, corpus, processes)
+    state = FitState(shard.table, restart=restart)
+    start = Start(model, shard, name=name, seed=seed)
+    start.mergers = []
+    start._begin(state)
+    assert state.word_counts is not None
+    return state.word_counts.numpy() * 4 / corpus.num_tokens
+
+
+def test_a_start_begins_with_anchor_words_and_a_restart_with_documents() -> None:
+    corpus = make_corpus(60)
+    expected = mixed_topics(corpus, anchor_topics(corpus.batch(), 4)).numpy()
+    for seed in (0, 1):
+        np.testing.assert_allclose(initial_topics("lda", seed), expected)
+    for name, restart in (("lda", 1), ("documents", 0)):
+        found = [initial_topics(name, seed, restart) for seed in (0, 1)]
+        assert np.abs(found[0] - found[1]).max() > 1e-3
+        assert np.abs(found[0] - expected).max() > 1e-3
+
+
+def loss_by_definition(words: np.ndarray, documents: np.ndarray) -> float:
+    """Loss of a merger of two topics, term by term."""
+    (n_i, n_j), both = words.sum(1), words.sum(0)
+    divergence = sum(
+        count * np.log((count / n) / (total / both.sum()))
+        for n, row in zip((n_i, n_j), words, strict=True)
+        for count, total in zip(row, both, strict=True)
+        if count
+    )
+    share = documents[:, 0].sum() / documents.sum()
+    lengths = documents.sum(1)
+    variance = (lengths * (documents[:, 0] / lengths - share) ** 2).sum() / lengths.sum()
+    return float(divergence * variance / (share * (1 - share)))
+
+
+def test_the_pair_with_the_least_loss_merges() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        words, documents = rng.gamma(0.5, size=(5, 12)), rng.gamma(0.3, size=(30, 5)) + 1e-3
+        labels = merged_labels(words, documents, num_topics=4)
+        losses = {
+            (i, j): loss_by_definition(words[[i, j]], documents[:, [i, j]])
+            for i in range(5)
+            for j in range(i + 1, 5)
+        }
+        i, j = min(losses, key=losses.__getitem__)
+        assert labels[i] == labels[j]
+        assert len(set(labels)) == 4
+
+
+def test_kept_topics_keep_their_order_and_copies_merge() -> None:
+    rng = np.random.default_rng(1)
+    topics, shares = rng.dirichlet(np.full(40, 0.1), 3), rng.dirichlet(np.full(6, 0.2), 200)
+    words = 1000 * topics[[0, 1, 2, 1, 0, 2]] + 0.01 * rng.random((6, 40))
+    assert merged_labels(words, 50 * shares, num_topics=3).tolist() == [0, 1, 2, 1, 0, 2]
+
+
+def test_topics_without_tokens_merge_without_a_fault() -> None:
+    words, documents = np.zeros((4, 6)), np.zeros((3, 4))
+    words[0, :2] = 5.0
+    assert len(set(merged_labels(words, documents, num_topics=2))) == 2
+
+
+def test_scores_are_the_first_axis_of_damped_reciprocal_averages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oracle is the leading eigenvector of a dense matrix for each topic."""
+    monkeypatch.setattr(merging, "ROUNDS", 500)
+    rng = np.random.default_rng(3)
+    topics, theta = rng.dirichlet(np.ones(12), 3), rng.dirichlet(np.ones(3), 20)
+    counts = rng.poisson(1.5, (20, 12))
+    ratio = (counts / (theta @ topics))[counts > 0]
+    arrays = (torch.from_numpy(x) for x in (topics.T.copy(), theta, ratio))
+    scores = document_scores(*arrays, batch_of(counts)).numpy()
+    for k in range(3):
+        tokens = counts * (theta[:, [k]] * topics[k]) / (theta @ topics)
+        length = tokens.sum(1)
+        by_word = tokens / (tokens.sum(0) + merging.NEUTRAL_TOKENS)
+        average = (tokens @ by_word.T) / (length[:, None] + merging.NEUTRAL_TOKENS)
+        centre = np.eye(20) - length / length.sum()
+        values, vectors = np.linalg.eig(centre @ average)
+        axis = np.real(vectors[:, np.argmax(np.real(values))])
+        cosine = axis @ scores[:, k] / np.linalg.norm(axis) / np.linalg.norm(scores[:, k])
+        assert abs(cosine) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_topic_of_two_true_topics_splits_into_both() -> None:
+    rng = np.random.default_rng(4)
+    true = rng.dirichlet(np.full(60, 0.1), 3)
+    theta = rng.dirichlet(np.full(3, 0.3), 400)
+    counts = np.stack([rng.multinomial(50, row @ true) for row in theta])
+    # The model has the first two topics as a single one.
+    weight = theta[:, :2].sum(0) / theta[:, :2].sum()
+    topics = torch.from_numpy(np.stack([weight @ true[:2], true[2]]))
+    proportions = torch.from_numpy(np.stack([theta[:, :2].sum(1), theta[:, 2]], 1))
+    shares = halves(topics, proportions, batch_of(counts)).numpy()[0]
+    first, second = topics[0].numpy() * shares, topics[0].numpy() * (1.0 - shares)
+    parts = np.stack([first / first.sum(), second / second.sum()])
+    distance = np.abs(parts[:, None] - true[None, :2]).sum(-1)
+    best = min(distance[0, 0] + distance[1, 1], distance[0, 1] + distance[1, 0]) / 2
+    assert best < np.abs(topics[0].numpy() - true[:2]).sum(-1).mean() / 2
+
+
+def test_words_and_topics_without_tokens_stay_finite() -> None:
+    topics = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]])
+    theta = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    counts = batch_of(np.array([[3, 1, 0, 0], [1, 3, 0, 0]])).to(dtype=topics.dtype)
+    shares = halves(topics, theta, counts)
+    assert shares.isfinite().all()
+    assert shares[:, 2:].eq(0.5).all()

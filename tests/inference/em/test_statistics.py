@@ -84,14 +84,19 @@ def test_statistics_of_draws_are_means_over_the_used_chains(family, device) -> N
         sites = {"source": source, "eta": eta}
     if family == "lda":
         sites = {"theta": theta}
-    found = sampled_statistics(
+    drawn = (
         model,
         make_batch(counts, device),
         {site: torch.from_numpy(value).to(device) for site, value in sites.items()},
         torch.from_numpy(eta).to(device),
         torch.from_numpy(loglik).to(device),
-        torch.from_numpy(used).to(device),
     )
+    found = sampled_statistics(*drawn, torch.from_numpy(used).to(device))
+    by_default, all_used = (
+        numbers(sampled_statistics(*drawn, *chosen))
+        for chosen in ((), (torch.ones(3, 4, dtype=torch.bool, device=device),))
+    )
+    torch.testing.assert_close(by_default, all_used, rtol=0.0, atol=0.0)
     topics = model.topics.probs.detach().cpu().numpy()
     sums: dict[str, Any] = dict.fromkeys(
         ("eta", "square", "outer", "source", "cross", "inner", "log"), 0.0
@@ -123,20 +128,3 @@ def test_statistics_of_draws_are_means_over_the_used_chains(family, device) -> N
     assert (found.num_docs, found.num_tokens) == (3, counts[:3].sum())
     assert float(found.objective) == pytest.approx(objective)
     assert found.num_unconverged == 3
-
-
-@pytest.mark.parametrize("num_chains", [1, 3])
-def test_by_default_all_chains_are_averaged(num_chains: int, device) -> None:
-    model = make_model("ctm").to(device)
-    batch = make_batch(make_counts()[:3], device)
-    rng = np.random.default_rng(0)
-    eta = torch.from_numpy(rng.normal(size=(num_chains, 3, model.latent_dim))).to(device)
-    values = torch.from_numpy(rng.normal(size=(num_chains, 3))).to(device)
-    drawn = (model, batch, {"eta": eta}, eta, values)
-    found = sampled_statistics(*drawn)
-    expected = sampled_statistics(*drawn, torch.ones_like(values, dtype=torch.bool))
-    assert torch.equal(found.word_counts, expected.word_counts)
-    assert all(torch.equal(found.sums[name], expected.sums[name]) for name in expected.sums)
-    assert float(found.objective) == float(expected.objective)
-    assert found.num_unconverged == expected.num_unconverged == 0
-    assert float(found.word_counts.sum()) == pytest.approx(float(batch.counts.sum()))

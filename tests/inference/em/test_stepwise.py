@@ -8,7 +8,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import DocumentHMC, MonteCarloEM, StepwiseEM, VariationalEM
+from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.inference.em.statistics import expected_statistics
 
 
@@ -83,18 +83,6 @@ def test_a_stream_adds_new_words_to_topics(sampled, device):
     assert model.topics.probs[:, 8:].sum() > 0.5
     assert stream.num_updates == 3
     assert stream.statistics.num_tokens == narrow.num_tokens + 3 * 600
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_model():
-    found = []
-    for _ in range(2):
-        model, guide, statistics = started()
-        settings = DocumentHMC(model, mass_matrix="prior").settings
-        stream = StepwiseEM(model, guide, statistics, chains=settings, seed=3)
-        stream.update(documents(10, 1))
-        found.append(model.topics.probs)
-    assert torch.equal(*found)
 
 
 def test_sources_follow_the_order_of_the_statistics():

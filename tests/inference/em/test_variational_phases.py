@@ -1,19 +1,25 @@
-"""Phases of variational EM: what goes from one to the next, and what must not."""
+"""Phases of variational EM, its annealing, and the documents whose covariances it sees."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.fits import make_corpus
+from support.fits import assert_same, fit, make_corpus
+from support.pairs import make_counts, make_model
 
-from torch_lntm.guides import EPGuide, TaylorGuide
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.guides import EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import Annealing, VariationalEM
+from torch_lntm.inference.em.covariances import CovarianceSample
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import ctm, lda
+from torch_lntm.solvers.options import SolveOptions
 
 
 @pytest.mark.slow
@@ -109,3 +115,97 @@ def test_the_covariance_stride_follows_topics_and_batches(num_topics, num_docs, 
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
     run = VariationalRun(engine, corpus)
     assert run.covariances.stride == stride
+
+
+def test_annealing_at_temperature_one_is_plain_em() -> None:
+    corpus = make_corpus()
+    options = {"start": "documents", "stepwise_epochs": 0, "tolerance": 0.0}
+    plain, _ = fit(corpus, max_iterations=5, **options)
+    annealed, _ = fit(corpus, max_iterations=2, annealing=Annealing((1.0,), (1.0,), 3), **options)
+    assert_same(plain, annealed)
+
+
+def test_the_papers_schedule_runs_and_ends_with_distinct_topics() -> None:
+    corpus = make_corpus(60)
+    model, result = fit(corpus, annealing="ahmed-xing", start="documents", max_iterations=3)
+    apart = 0.5 * (model.topics.probs[:, None] - model.topics.probs[None]).abs().sum(-1)
+    assert (apart + torch.eye(3)).min() > 0.2
+    steps = [
+        (r["inverse_temperature"], r["inverse_topic_temperature"])
+        for r in result.history
+        if r["phase"] == "annealing"
+    ]
+    assert [(pair, len(list(same))) for pair, same in itertools.groupby(steps)] == [
+        ((0.1, 0.25), 10),
+        ((0.25, 0.75), 10),
+        ((0.5, 1.0), 10),
+        ((1.0, 1.0), 10),
+    ]
+    assert not any(r["phase"] == "stepwise" for r in result.history)
+
+
+def test_topics_separate_only_with_noise() -> None:
+    """At a temperature near 0 all topics become the same, and EM alone leaves them there."""
+    corpus = make_corpus()
+    apart = []
+    for noise in (0.0, 0.5):
+        schedule = Annealing((0.01, 1.0), (0.01, 1.0), 15, noise)
+        model, _ = fit(corpus, annealing=schedule, start="documents", max_iterations=0)
+        topics = model.topics.probs.detach()
+        apart.append(float((topics[:, None] - topics[None]).abs().max()))
+    assert apart[0] < 1e-3 < 0.05 < apart[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ((0.5, 0.9), (1.0, 1.0)),
+        ((0.0, 1.0), (1.0, 1.0)),
+        ((1.0,), (0.5, 1.0)),
+        ((), ()),
+        ((1.0,), (1.0,), 0),
+        ((1.0,), (1.0,), 3, float("nan")),
+    ],
+)
+def test_invalid_schedules_are_refused(settings) -> None:
+    with pytest.raises(ConfigError, match=r"Annealing\(inverse_temperatures=.* expected as many"):
+        Annealing(*settings)
+
+
+def test_guides_without_annealing_refuse_a_schedule() -> None:
+    model = lda(3, 40)
+    with pytest.raises(ConfigError, match=r"annealing is for .*TaylorGuide.*; got DirichletGuide"):
+        VariationalEM(model, make_guide("vb", model), annealing="ahmed-xing")
+
+
+OPTIONS = SolveOptions(tolerance=1e-6, max_iterations=100)
+
+
+def solved(max_docs: int | None):
+    guide = make_guide("taylor", make_model("ctm"))
+    corpus = lntm.Corpus.from_matrix(make_counts((30, 1, 8, 60, 3, 12, 7, 5)))
+    sample = CovarianceSample(guide, corpus, np.arange(8), 2, max_docs)
+    return sample.sampled(corpus.batch(dtype=guide.model.dtype), OPTIONS, 1)
+
+
+def test_moments_do_not_depend_on_the_documents_solved_at_once() -> None:
+    (modes, whole), (_, parts) = solved(None), solved(1)
+    assert bool(whole.covariance_sum().diagonal().gt(0).all())
+    torch.testing.assert_close(parts.covariance_sum(), whole.covariance_sum())
+    assert float(parts.objective()) == pytest.approx(float(whole.objective()), rel=1e-9)
+    assert float(whole.objective()) != pytest.approx(float(modes.objective.sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize("num_docs", [3, 16, 20])
+def test_the_sum_over_a_sample_is_scaled_to_all_documents(num_docs) -> None:
+    """Of documents that are alike, a sample has the sum of all, whatever its offset."""
+    model = lntm.models.ctm(3, 4, dtype="float64")
+    guide = make_guide("taylor", model)
+    corpus = lntm.Corpus.from_matrix(np.ones((num_docs, 4)))
+    batch = corpus.batch(dtype=torch.float64)
+    options = SolveOptions(tolerance=1e-9, max_iterations=50)
+    expected = guide.solve(batch, options).outer_sum()
+    sample = CovarianceSample(guide, corpus, np.arange(num_docs), 8)
+    for offset in range(min(num_docs, 8)):
+        _, moments = sample.sampled(batch, options, offset)
+        torch.testing.assert_close(moments.outer_sum(), expected)
