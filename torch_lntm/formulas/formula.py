@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -222,10 +221,7 @@ class Formula:
 
     def to_json(self) -> dict[str, Any]:
         """The formula as JSON-able data."""
-        data = asdict(self) | {"names": list(self.names)}
-        for table in ("levels", "random"):
-            data[table] = {name: list(levels) for name, levels in getattr(self, table).items()}
-        return data if self.random else {n: value for n, value in data.items() if n != "random"}
+        return {n: x for n, x in asdict(self).items() if n != "random" or self.random}
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
@@ -239,14 +235,10 @@ class Formula:
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
-            # NaN cannot be sorted, and lists cannot be members of a set.
-            ordered = all(
-                len(set(x)) > 1 and all(a < b for a, b in pairwise(x)) for x in random.values()
-            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
         fits = set(kinds) == set(columns_of(check_formula(text)))
-        fits &= tuple(random) == split_random(text)[1] and ordered
+        fits &= tuple(random) == split_random(text)[1] and all(random.values())
         if not fits or set(kinds.values()) - {"number", "date", "text"}:
             raise ConfigError(f"the state of formula {text!r} is damaged: it does not fit the text")
         return cls(text, names, kinds, levels, transforms, random)
