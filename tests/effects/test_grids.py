@@ -69,10 +69,10 @@ def test_predictions_average_the_rows_of_all_documents(
 
 
 def test_errors_name_the_value_of_the_grid(effects) -> None:
-    with pytest.raises(CorpusError, match=r"value 1 is the first: {'party': 'Green'"):
+    with pytest.raises(CorpusError, match=r"value 1, .*is the first: {'party': 'Green'"):
         effects.predict(party=["Left", "Green"])
     with pytest.raises(
-        CorpusError, match=r"extrapolation.*value 2 is the first: {'date': '1999-01-01'"
+        CorpusError, match=r"extrapolation.*value 2, .*is the first: {'date': '1999-01-01'"
     ):
         effects.predict(date=["2004-02-01", "2004-03-01", "1999-01-01"])
 

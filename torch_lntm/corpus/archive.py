@@ -112,8 +112,6 @@ def pack_covariates(covariates: Arrays) -> dict[str, Any]:
     Covariate i becomes the array ``covariate_i``, and ``covariates`` holds the bytes of a JSON list
     of their names.
     """
-    if not covariates:
-        return {}
     names = np.frombuffer(json.dumps(list(covariates)).encode("ascii"), np.uint8)
     arrays = {f"covariate_{i}": array for i, array in enumerate(covariates.values())}
     return {"covariates": names, **arrays}

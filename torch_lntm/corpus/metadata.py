@@ -265,10 +265,8 @@ def _index_of(values: Any) -> pd.Index | None:
 
 def _is_shuffled(index: pd.Index) -> bool:
     """Whether an index holds the positions 0, 1, … in some other order."""
-    if index.dtype.kind not in "iu" or index.hasnans:
-        return False
-    numbers, positions = np.asarray(index), np.arange(len(index))
-    return bool((numbers != positions).any() and (np.sort(numbers) == positions).all())
+    is_whole = index.dtype.kind in "iu"
+    return is_whole and not is_default(index) and is_default(index.sort_values())
 
 
 def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
@@ -385,7 +383,7 @@ def make_covariates(arrays: Any, num_docs: int, documents: pd.Index | None = Non
         if bad.size:
             raise CorpusError(
                 f"covariate {name!r}: expected finite numbers, got "
-                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
-                "missing values, or fill these in"
+                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}, counted from 0; leave out "
+                "documents with missing values, or fill these in"
             )
     return frozen(copies)

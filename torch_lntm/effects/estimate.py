@@ -241,7 +241,10 @@ def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray
     """Warn of documents or clusters that alone determine coefficients."""
     if design.clusters is None:
         outcome = "standard errors take the classical variance there"
-        lone = [(f"document {rows[d]}", [d], design.x[d, :, None]) for d in design.alone.tolist()]
+        lone = [
+            (f"document {rows[d]}, counted from 0,", [d], design.x[d, :, None])
+            for d in design.alone.tolist()
+        ]
     else:
         outcome = "standard errors of such effects are infinite"
         lone = [("a cluster of documents", *found) for found in design.unknown]

@@ -157,7 +157,7 @@ class Formula:
             known = [f"{name}: {', '.join(map(str, x[:20]))}" for name, x in self.levels.items()]
             levels = f"; the levels of the fit are {'; '.join(known) or 'none'}"
             raise CorpusError(
-                f"{error}; {each} {row // size} is the first: {at}{levels}"
+                f"{error}; {each} {row // size}, counted from 0, is the first: {at}{levels}"
             ) from error
         # If its saved state were lost, a function would now be fitted to the new documents.
         state = _encode(matrix.model_spec.transform_state)
@@ -329,7 +329,7 @@ class Formula:
                 advice = f"numbers beyond {MAX_SIZE:g} overflow; divide the column by a constant"
             raise CorpusError(
                 f"formula {self.text!r}: {matrix.columns[column]} is {numbers[row, column]} in "
-                f"{each} {row // size}; {advice}"
+                f"{each} {row // size}, counted from 0; {advice}"
             )
         return numbers
 

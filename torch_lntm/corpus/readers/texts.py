@@ -96,7 +96,7 @@ class TextStream:
         field = self.options.text_field or "text"
         rows: list[dict[str, Any]] = []
         parts: list[pd.DataFrame] = []
-        place, number = "document 1", 1
+        place, number = "record 1", 1
         try:
             for item in self.read(self.path, self.options):
                 if isinstance(item, tuple):
@@ -125,7 +125,7 @@ class TextStream:
                     rows = []
                 yield text
                 number += 1
-                place = f"document {number}"
+                place = f"record {number}"
         except LNTMError:
             raise
         except Exception as error:
