@@ -19,6 +19,14 @@ from torch_lntm.files import reading
 # ------------------------------------------------------------------ reading
 
 
+def test_a_third_of_a_containers_memory_may_be_read_by_default(tmp_path, monkeypatch):
+    (tmp_path / "limit").write_text("3000\n")
+    (tmp_path / "none").write_text("max\n")
+    monkeypatch.setattr(reading, "_LIMITS", (tmp_path / "none", tmp_path / "limit"))
+    assert reading.byte_limit(0, None, packed=False) == 1000
+    assert reading.byte_limit(0, 5000, packed=False) == 5000
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.TXT.GZ"])
 def test_reading_is_bounded(tmp_path, name):
     data = b"x" * 100_000

@@ -75,7 +75,8 @@ class Design:
         self.num_clusters = None if clusters is None else int(clusters.max()) + 1
         if self.num_clusters == 1:
             raise ConfigError("1 cluster; expected at least 2")
-        self.freedom = float((self.num_clusters or num_docs - num_terms + 1) - 1)
+        freedom = num_docs - num_terms
+        self.freedom = float(freedom if self.num_clusters is None else self.num_clusters - 1)
         if positions is None:
             positions, sizes = np.full((num_docs, 1), -1), (0,)
         self.positions, self.sizes = torch.from_numpy(positions), sizes
