@@ -98,7 +98,8 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     model = make_model(own_code, kind)
     before = {key: value.clone() for key, value in model.prior.state_dict().items()}
     guide = make_guide(name, model)
-    result = VariationalEM(model, guide, max_iterations=3, progress=False).fit(corpus)
+    brief = {"start_epochs": 3, "stepwise_epochs": 1, "max_iterations": 3}
+    result = VariationalEM(model, guide, progress=False, **brief).fit(corpus)
     assert all(math.isfinite(record["objective"]) for record in result.history)
     moved = [not torch.equal(before[key], value) for key, value in model.prior.state_dict().items()]
     assert any(moved)

@@ -98,9 +98,9 @@ class ThetaDraws:
     model: TopicModel
     rows: Positions
     num_draws: int
-    name: str
-    description: str
-    sources_of_uncertainty: tuple[str, ...]
+    name: str = "draws"
+    description: str = "existing draws"
+    sources_of_uncertainty: tuple[str, ...] = ("the documents' proportions, by existing draws",)
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
@@ -153,9 +153,7 @@ class ThetaDraws:
                 proportions = theta[:num_draws, part]
                 yield DrawnDocuments(wanted[first : first + size], proportions, converged)
 
-        number, sources = len(theta), ("the documents' proportions, by existing draws",)
-        words = ("draws", "existing draws", sources)
-        return cls(draw, model, positions, number, *words, max_draws=number, keep=False)
+        return cls(draw, model, positions, len(theta), max_draws=len(theta), keep=False)
 
     def theta_draws(
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions

@@ -293,9 +293,8 @@ class LowRankPosterior(NormalPosterior):
         """See :meth:`Posterior.draw`."""
         std, loading = self.diagonal[rows].double().sqrt(), self.loading[rows].double()
         white = noise.normal(key, self.num_topics + loading.shape[-1])
-        own, common = white[..., : self.num_topics], white[..., self.num_topics :]
-        shared = torch.einsum("dkj,...dj->...dk", loading, common)
-        return self.mean[rows].double() + (own * std + shared)
+        shared = torch.einsum("dkj,...dj->...dk", loading, white[..., self.num_topics :])
+        return self.mean[rows].double() + (white[..., : self.num_topics] * std + shared)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
