@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from torch_lntm.reports.prevalence import (
     dividing_columns,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import best_documents, check_texts, excerpts
+from torch_lntm.reports.representatives import best_documents, excerpts, require_texts
 from torch_lntm.reports.scores import as_scores, read_scores
 from torch_lntm.reports.sections import PageData, check_sections, render_sections, to_table
 from torch_lntm.reports.tree import TopicTree
@@ -187,8 +187,8 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
-    if texts is not None:
-        texts = check_texts(texts, everything)  # before the draws, which take time
+    if isinstance(texts, Sized):  # other texts are counted as they are read
+        require_texts(len(texts), everything)
     corpus, sample, draws = _sampled(
         everything, source, max_docs, seed, num_draws=num_draws, progress=progress
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,24 +102,17 @@ def excerpts(
     if texts is None:
         return [_frequent_words(corpus, d) for d in positions.tolist()]
     wanted, found, number = set(positions.tolist()), dict[int, str](), 0
-    for number, text in enumerate(check_texts(texts, corpus), 1):
+    for number, text in enumerate(align(texts, corpus.metadata.index, "texts"), 1):
         if number - 1 in wanted:
             # A text can be a whole book, so it is cut before its white space is cleaned.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
             found[number - 1] = shorten(" ".join(beginning.split()), _TEXT)
-    _check_number(number, corpus)
+    require_texts(number, corpus)
     return [found[d] for d in positions.tolist()]
 
 
-def check_texts(texts: Iterable[str], corpus: Corpus) -> Iterable[str]:
-    """Texts in the order of the corpus; refuses other names, or a length that differs from it."""
-    if isinstance(texts, Sized):
-        _check_number(len(texts), corpus)
-    found: Iterable[str] = align(texts, corpus.metadata.index, "texts")
-    return found
-
-
-def _check_number(number: int, corpus: Corpus) -> None:
+def require_texts(number: int, corpus: Corpus) -> None:
+    """Refuse another number of texts than of documents."""
     if number != len(corpus):
         raise ConfigError(
             f"{number} texts for {len(corpus)} documents; expected one for each, in order"

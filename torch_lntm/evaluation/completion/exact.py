@@ -100,7 +100,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
     # The jackknife leaves out each chain in turn.
     without = (mean * num_chains - means) / (num_chains - 1)
     bias = (num_chains - 1) * (words.log_likelihood(without).mean(0) - score)
-    # Rounding alone would give draws that are equal, as of 0 held-out tokens, any R-hat.
+    # Draws that are equal within rounding, as without held-out tokens, could have any R-hat.
     rounding = 1e-12 * (1.0 + log_likelihood.abs().amax((0, 1)))
     constant = log_likelihood.std((0, 1)) <= rounding
     return {
