@@ -54,5 +54,5 @@ def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(make, accel
             model.check_parameters()
     model = make(3, 5, pseudo_documents=1e-9).to(accelerator)
     large = torch.full((3, 3), 1e8, dtype=torch.float64, device=accelerator)
-    with pytest.raises(NumericalError, match="pseudo_documents=1e-09 .*; raise"):
+    with pytest.raises(NumericalError, match=r"pseudo_documents=1e-09 .*; raise"):
         model.prior.m_step(3.0, latent_sum=large[0] * 0.0, latent_outer=-large)
