@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
-    if isinstance(texts, Sized):  # other texts are counted as they are read
+    if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
     corpus, sample, draws = _sampled(
         everything, source, max_docs, seed, num_draws=num_draws, progress=progress
