@@ -262,10 +262,13 @@ def test_rows_of_other_names_are_refused(index):
 
 def test_rows_in_another_order_without_names_to_join_by_are_refused():
     shuffled = pd.DataFrame({"year": [1, 2, 3]}, index=[2, 0, 1])
+    nullable = shuffled.set_axis(shuffled.index.astype("Int64"))
     for texts in (list(TEXTS), TEXTS.reset_index(drop=True)):
         for columns in (shuffled, {"label": shuffled["year"]}):
             with pytest.raises(CorpusError, match="stand in another order than the documents"):
                 Corpus.from_texts(texts, metadata=columns)
+    with pytest.raises(CorpusError, match="stand in another order than the documents"):
+        Corpus.from_texts(list(TEXTS), metadata=nullable)
     for columns in (shuffled, {"year": shuffled["year"]}):
         with pytest.raises(CorpusError, match=r"row 0 is 2, and document 0 is 0"):
             Corpus.from_texts(list(TEXTS)).with_metadata(columns)

@@ -265,8 +265,10 @@ def _index_of(values: Any) -> pd.Index | None:
 
 def _is_shuffled(index: pd.Index) -> bool:
     """Whether an index holds the positions 0, 1, … in some other order."""
-    is_whole = index.dtype.kind in "iu"
-    return is_whole and not is_default(index) and is_default(index.sort_values())
+    if index.dtype.kind not in "iu" or index.hasnans:
+        return False
+    index = index.astype(np.int64)  # also of the type Int64
+    return not is_default(index) and is_default(index.sort_values())
 
 
 def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
