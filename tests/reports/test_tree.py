@@ -131,6 +131,8 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     ax = lntm.plotting.tree_plot(tree)
     assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
     assert {"3 groups", *tree.groups(3)} <= {text.get_text() for text in ax.texts}
+    cut = next(text.get_position()[0] for text in ax.texts if text.get_text() == "3 groups")
+    assert tree.merges[2, 2] < cut < tree.merges[3, 2]
     corpus, _ = make_model().generate([20] * 30, seed=0)
     guide = lntm.guides.TaylorGuide(make_model())
     path = lntm.report(guide, corpus, tmp_path / "page.html", tree=tree, num_draws=2)
