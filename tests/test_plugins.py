@@ -117,7 +117,7 @@ def readable(path, options):
 @pytest.mark.parametrize(
     ("name", "suffixes", "message"),
     [
-        ("csv", [".x"], "format name 'csv' is one of torch_lntm's own; choose another"),
+        ("csv", [".x"], "format name 'csv' is registered already"),
         ("taken", [".x"], r"'taken' is registered already, by .*readable; choose another"),
         ("mine", [".csv"], "files that end in .csv have the format 'csv' already"),
         ("mine", [".took"], "files that end in .took have the format 'taken' already"),
@@ -135,10 +135,10 @@ def test_a_reader_that_cannot_be_registered_is_refused(name, suffixes, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda path, options: 3, r"document 1: cannot be read, .*\(TypeError"),
-        (lambda path, options: ["text"], "document 1: expected a mapping of fields, got 'text'"),
-        (lambda path: ["text"], r"document 1: cannot be read, .*\(TypeError"),
-        (lambda path, options: [{"body": "a"}], "document 1: expected a text in the field 'text'"),
+        (lambda path, options: 3, r"record 1: cannot be read, .*\(TypeError"),
+        (lambda path, options: ["text"], "record 1: expected a mapping of fields, got 'text'"),
+        (lambda path: ["text"], r"record 1: cannot be read, .*\(TypeError"),
+        (lambda path, options: [{"body": "a"}], "record 1: expected a text in the field 'text'"),
     ],
 )
 def test_a_reader_that_returns_something_else_is_named(function, message):
@@ -160,7 +160,7 @@ def test_errors_of_a_reader_name_the_file_and_the_document():
     register_reader("fails", [".fails"], fails)
     register_reader("fails_at_once", [".counts"], lambda path, options: 1 / 0, holds="counts")
     for name, message in (
-        ("a.fails", r"^a\.fails, document 2: .*\(ValueError: "),
+        ("a.fails", r"^a\.fails, record 2: .*\(ValueError: "),
         ("a.counts", r"^a\.counts: .*\(ZeroDivisionError: "),
     ):
         Path(name).write_text("")

@@ -235,16 +235,12 @@ def test_the_estimator_of_the_likelihood_follows_the_run(counts, posterior, meth
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("vocabulary", 5), ("text_field", {}), ("token_pattern", ["a"]), ("lowercase", 0)],
-)
-def test_a_run_with_configuration_values_of_wrong_types_is_refused(
-    run_folder, counts, name, value, capsys
-):
-    edit_json(Path(run_folder) / "config.json", **{name: value})
-    assert main(["transform", run_folder, counts, "--out", "-"]) == 1
-    assert f"run/config.json: {name}: expected " in capsys.readouterr().err
+def test_a_run_with_configuration_values_of_wrong_types_is_refused(run_folder, counts, capsys):
+    for name, value in (("text_field", {}), ("token_pattern", ["a"]), ("lowercase", 0)):
+        edit_json(Path(run_folder) / "config.json", **{name: value})
+        assert main(["transform", run_folder, counts, "--out", "-"]) == 1
+        assert f"run/config.json: {name}: expected " in capsys.readouterr().err
+        edit_json(Path(run_folder) / "config.json", **{name: None})
 
 
 def example_posts():

@@ -33,7 +33,7 @@ def test_commands_use_one_thread_by_default():
         ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
         ("fit counts.npz --model lda --posterior taylor", "TaylorGuide needs a normal prior"),
         ("fit counts.npz --posterior em", "posterior 'em'; expected one of "),
-        ("topics none", "none/model.json: no such file"),
+        ("topics none", "none: no such folder"),
         ("fit counts.npz --out one.txt/run", "one.txt/run.partial: cannot be written ("),
         ("transform none counts.npz --out x.npz", "ends in .csv, or -"),
         ("evaluate none counts.npz --metrics coherance", "metrics: 'coherance'"),

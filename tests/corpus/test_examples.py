@@ -12,7 +12,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import example_corpus, examples, lee_corpus, synthetic_topics
 from torch_lntm.corpus.examples import example_file
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import CorpusError
 
 
 def test_lee_corpus(lee):
@@ -75,9 +75,3 @@ def test_synthetic_topics_have_dirichlet_moments():
     # var = (1/V)(1 - 1/V) / (V a + 1); the mean of 40,000 squares has a relative error under 1 %.
     topics = synthetic_topics(4_000, 10, 0.5)
     assert topics.var().item() == pytest.approx(0.1 * 0.9 / 6, rel=0.05)
-
-
-@pytest.mark.parametrize("sizes", [(0, 5, 1.0), (5, 0, 1.0), (2, 2, 0.0), (2, 2, -1.0)])
-def test_synthetic_topics_refuse_sizes_that_are_not_positive(sizes):
-    with pytest.raises(ConfigError, match="must be positive"):
-        synthetic_topics(*sizes)

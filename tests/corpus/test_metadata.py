@@ -13,8 +13,9 @@ import scipy.sparse as sp
 import torch
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, read_corpus
+from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.metadata import make_metadata
+from torch_lntm.corpus.splits import load_split
 from torch_lntm.errors import CorpusError, FileError, MissingColumnError
 
 NAN = float("nan")
@@ -184,11 +185,11 @@ def test_wrong_columns_of_texts_are_refused_with_advice(library):
     frame = MAKERS[library](TABLE)
     with pytest.raises(CorpusError, match=r"no columns are named 'text'; .* are id, body, "):
         Corpus.from_frame(frame)
-    with pytest.raises(CorpusError, match=r"'id' has no text in 3 of 3 rows: 0, 1, 2 .got 7.;"):
+    with pytest.raises(CorpusError, match=r"3 of 3 documents have no text.*: 0, 1, 2 .got 7.;"):
         Corpus.from_frame(frame, text="id")
     with pytest.raises(CorpusError, match=r"Corpus\.from_frame\(frame, text=name\)"):
         Corpus.from_texts(frame)
-    with pytest.raises(CorpusError, match=r"'text' has no text in 30 of 31 rows: 1, 2, .*, 20 and"):
+    with pytest.raises(CorpusError, match=r"30 of 31 documents have no text.*: 1, 2, .*, 20 and"):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
 
 

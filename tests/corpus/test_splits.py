@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import chi2, hypergeom, norm
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.splits import load_split
 from torch_lntm.errors import CorpusError
 
 

@@ -8,6 +8,7 @@ import json
 import pickle
 import shutil
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from support.corpora import LDAC, dense, make_corpus, write
 
 from torch_lntm.corpus import Corpus, mapped, read_corpus
 from torch_lntm.corpus import store as stores
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.errors import ConfigError, CorpusError, FileError
 
 NAMES = ("row_offsets", "word_index", "counts")
 
@@ -315,7 +316,7 @@ def test_saving_replaces_only_folders_of_corpora(corpus, tmp_path):
         with pytest.raises(CorpusError, match=rf"{name}: exists and is not the folder of a corpus"):
             corpus.save(tmp_path / name)
     assert (tmp_path / "notes" / "a.txt").read_text() == "precious"
-    with pytest.raises(CorpusError, match=r"toy\.npz: a corpus is saved in a folder; name one"):
+    with pytest.raises(CorpusError, match=r"toy\.npz: a corpus is saved in a folder.*without"):
         corpus.save(tmp_path / "toy.npz")
 
 
@@ -359,13 +360,13 @@ def test_corpora_are_pickled_with_their_counts(corpus, folder, tmp_path, in_part
 @pytest.mark.parametrize("world_size", [1, 2, 3, 9])
 def test_each_process_opens_its_own_shards(corpus, tmp_path, world_size, monkeypatch):
     corpus.save(tmp_path / "toy", shard_size=7)
-    names, first, map_array = [], 0, stores.map_array
+    names, first, load = [], 0, np.load
 
-    def noted(path):
-        names.append(path.parent.name)
-        return map_array(path)
+    def noted(path, **options):
+        names.extend([path.parent.name] if isinstance(path, Path) else [])
+        return load(path, **options)
 
-    monkeypatch.setattr(stores, "map_array", noted)
+    monkeypatch.setattr(np, "load", noted)
     for rank in range(world_size):
         part = read_corpus(tmp_path / "toy", rank=rank, world_size=world_size)
         assert_same(part, corpus[first : first + len(part)])
@@ -407,30 +408,5 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
     ):
         with pytest.raises(CorpusError, match=match):
             read_corpus(path, **options)
-    with pytest.raises(CorpusError, match="shard_size is 0; expected at least 1 document"):
+    with pytest.raises(ConfigError, match="shard_size is 0; expected at least 1"):
         corpus.save(tmp_path / "other", shard_size=0)
-
-
-def test_damaged_shards_are_refused_by_their_own_process(corpus, tmp_path):
-    corpus.save(tmp_path / "toy", shard_size=30)
-    shard = tmp_path / "toy/shard-00001"
-    data = (shard / "counts.npy").read_bytes()
-    (shard / "counts.npy").write_bytes(data[:-4] + b"\x09\0\0\0")
-    with pytest.raises(FileError, match=r"shard-00001/counts.npy: is damaged, or of another corp"):
-        read_corpus(tmp_path / "toy")
-    # The other process does not read this shard.
-    assert_same(read_corpus(tmp_path / "toy", rank=0, world_size=2), corpus[:30])
-
-
-def test_chains_are_read_like_single_arrays():
-    links = [np.arange(0, 5), np.arange(5, 5), np.arange(5, 12)]
-    chain, whole = mapped.Chain(links), np.arange(12)
-    assert len(chain) == chain.size == 12
-    for key in (slice(None), slice(2, 9), slice(5, 5), slice(None, None, -2), [3, 11, -1], 7, -1):
-        np.testing.assert_array_equal(chain[key], whole[key])
-    np.testing.assert_array_equal(chain[whole > 6], whole[whole > 6])
-    np.testing.assert_array_equal(np.asarray(chain), whole)
-    assert np.asarray(chain, np.float32).dtype == np.float32
-    starts, sizes = np.array([10, 0, 4, 5, 12]), np.array([2, 3, 1, 4, 0])
-    expected = [10, 11, 0, 1, 2, 4, 5, 6, 7, 8]
-    assert mapped.take(chain, starts, sizes).tolist() == expected

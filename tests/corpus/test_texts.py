@@ -126,12 +126,12 @@ def test_rare_words_are_left_out_of_many_texts():
         (pd.DataFrame({"id": [1, 2], "text": ["wood", "stone"]}), r"single DataFrame.*from_frame"),
         ({"text": ["wood", "stone"]}, r"single dict.*from_frame"),
         (Path("posts.csv"), r"single .*Path.*read_corpus\(path\)"),
-        ([{"text": "wood"}], r"text 0 .* got dict .*from_frame"),
-        (["wood", float("nan")], "text 1 .* got float nan; leave missing values out"),
-        (pd.Series(["wood", None]), "text 1 .* leave missing values out, or fill in an empty"),
-        (pa.array(["wood", None]), "text 1 must be a string, got NoneType"),
-        ([["wood", "iron"], ["iron"]], "text 0 must be a string, got list .*join the words"),
-        ([1, 2], "text 0 must be a string, got int 1"),
+        ([{"text": "wood"}], r"1 of 1 .*: 0 .got {.*from_frame"),
+        (["wood", float("nan")], "1 of 2 .*: 1 .got nan.; leave missing values out"),
+        (pd.Series(["wood", None]), "1 of 2 .* leave missing values out, or fill in an empty"),
+        (pa.array(["wood", None]), "1 of 2 .*: 1 .got None"),
+        ([["wood", "iron"], ["iron"]], "2 of 2 .*: 0, 1 .got .*join the words"),
+        ([1, 2], "2 of 2 .*: 0, 1 .got 1"),
     ],
 )
 def test_other_things_than_texts_are_refused_with_advice(given, match):

@@ -133,15 +133,6 @@ def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, co
     assert np.trace(expected[:dim, :dim]) > 1.05 * np.trace(alone)
 
 
-def test_a_prior_without_coefficients_draws_documents_alone(corpus) -> None:
-    model = lntm.models.lda(NUM_TOPICS, NUM_WORDS, dtype="float64")
-    found = estimate(model, make_guide("vb", model), corpus, "~ party", num_draws=5)
-    assert "coefficients of their prior mean" not in repr(found)
-    plain = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
-    found = estimate(plain, make_guide("taylor", plain), corpus, "~ party", num_draws=5)
-    assert "coefficients of their prior mean" in repr(found)
-
-
 @pytest.mark.stat
 def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     corpus = corpus[:20]
@@ -177,18 +168,6 @@ def test_chains_can_replace_a_guide(model, corpus) -> None:
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     with pytest.raises(IncompatibleGuideError, match="another model"):
         estimate(other, sampler, few, "~ age")
-
-
-def test_joint_draws_name_their_sources_of_uncertainty(model, corpus) -> None:
-    theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
-    theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
-    said = ("the documents' proportions and their prior", "the topics' words")
-    for sources, fixed in ((said, ()), (said[:1], said[1:])):
-        draws = ThetaDraws.of(theta, model, sources_of_uncertainty=sources, fixed=fixed)
-        text = repr(estimate(model, draws, corpus, "~ party"))
-        assert f"{'; '.join(sources)} (3 draws)" in text
-        assert ("uncertainty of the topics' words, which" in text) == bool(fixed)
-    assert "inference.joint_draws" in repr(estimate(model, theta, corpus, "~ party"))
 
 
 # -------------------------------------------------------------------- coefficients
@@ -421,7 +400,7 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     refused("age is determined", model, theta, corpus, "~ party + I(2 * age) + age")
     refused("weights must be positive", model, theta, corpus, "~ party", weights=np.zeros(60))
     refused("'clusters': expected one", *few, clusters=[1, 2], error=CorpusError)
-    refused("num_draws is 1", model, guide, corpus, "~ party", num_draws=1)
+    refused("expected at least 2 draws", model, guide, corpus, "~ party", num_draws=1)
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS)
     refused("another model", other, guide, corpus, "~ party", error=IncompatibleGuideError)
 

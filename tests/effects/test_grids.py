@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import estimate, result
 from torch_lntm.effects.result import Effects
@@ -69,32 +68,13 @@ def test_predictions_average_the_rows_of_all_documents(
         np.testing.assert_allclose(same, beta @ rows, rtol=1e-10, atol=1e-12)
 
 
-def test_a_grid_needs_one_evaluation_of_the_formula(effects) -> None:
-    for ask in (
-        lambda: effects.predict("date"),
-        lambda: effects.predict("date", "party", others="typical"),
-        lambda: effects.difference("party", "Left", "Right"),
-    ):
-        with count_evaluations() as evaluations:
-            ask()
-        assert len(evaluations) == 1
-
-
 def test_errors_name_the_value_of_the_grid(effects) -> None:
-    with pytest.raises(CorpusError, match=r"value 1 is the first: {'party': 'Green'"):
+    with pytest.raises(CorpusError, match=r"value 1, .*is the first: {'party': 'Green'"):
         effects.predict(party=["Left", "Green"])
     with pytest.raises(
-        CorpusError, match=r"extrapolation.*value 2 is the first: {'date': '1999-01-01'"
+        CorpusError, match=r"extrapolation.*value 2, .*is the first: {'date': '1999-01-01'"
     ):
         effects.predict(date=["2004-02-01", "2004-03-01", "1999-01-01"])
-
-
-def test_errors_about_numbers_name_the_value_of_the_grid(columns) -> None:
-    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
-    theta = np.random.default_rng(1).dirichlet(np.ones(3), (3, NUM_DOCS))
-    logs = estimate(ctm(3, 4), theta, corpus, "~ log(age) + party")
-    with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):
-        logs.predict(age=[20.0, -1.0])
 
 
 def test_values_are_given_in_any_form(effects) -> None:

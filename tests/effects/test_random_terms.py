@@ -183,19 +183,6 @@ def test_robust_errors_clusters_and_linear_predictions_of_levels_are_refused(cor
         effects.predict("author")
 
 
-def test_2000_levels_of_a_linear_regression_make_no_dense_columns() -> None:
-    rng = np.random.default_rng(5)
-    authors = np.concatenate([np.arange(2000), rng.integers(0, 2000, 3000)])
-    corpus = Corpus.from_matrix(np.ones((5000, 6)), metadata={"author": authors})
-    eta = rng.normal(size=(2, 5000, 3)) + 0.7 * rng.normal(size=(2000, 3))[authors]
-    theta = torch.softmax(torch.from_numpy(eta), -1)
-    effects = linear(corpus, theta, "~ (1 | author)")
-    within = theta.var(1).mean(0)
-    share = effects.regression.spread[:, 0] ** 2 / within
-    # The share of variance between authors is 0.49/1.49 on eta's scale, a little less on theta's.
-    assert ((share > 0.2) & (share < 0.45)).all()
-
-
 # -------------------------------------------------------------------- the logit
 
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import torch
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -224,6 +225,12 @@ def test_documents_without_words_have_the_priors_proportions(fitted):
 def test_values_that_are_not_counts_are_refused(X, message):
     with pytest.raises(ValueError, match=message):
         ESTIMATORS["ctm"]().fit(X)
+
+
+def test_an_estimator_before_its_fit_raises():
+    for method in ("transform", "score", "topics"):
+        with pytest.raises(NotFittedError):
+            getattr(lntm.CorrelatedTopicModel(), method)(counts())
 
 
 # -- scores --------------------------------------------------------------------------------------

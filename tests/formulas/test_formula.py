@@ -146,15 +146,6 @@ def test_forbidden_formulas_are_refused_before_evaluation(text, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [("~ s(day)", r"write bs\(x, df=10\)"), ("~ a + ns(day, df=5)", r"write cr\(x, df=5")],
-)
-def test_functions_of_r_have_their_counterpart_in_the_message(text, advice) -> None:
-    with pytest.raises(ConfigError, match=advice):
-        check_formula(text)
-
-
 def test_a_missing_column_is_named(columns) -> None:
     with pytest.raises(MissingColumnError, match=r"'income'; there are: party"):
         fitted("~ income", columns)
@@ -188,7 +179,7 @@ def test_unknown_levels_are_named(columns, text, name, value) -> None:
     values = columns[name][:4].tolist()
     values[2] = value
     with pytest.raises(
-        CorpusError, match=f"categories.*document 2 is the first: .*'{name}': '?{value}"
+        CorpusError, match=f"categories.*document 2, .*is the first: .*'{name}': '?{value}"
     ):
         formula.matrix({**{n: v[:4] for n, v in columns.items()}, name: np.array(values)})
 
@@ -291,7 +282,7 @@ def test_numbers_beyond_a_spline_are_refused() -> None:
     )
     inside = {"date": np.array(["2001-02-03"] * 2, object), "x": np.array([3.0, 99.0])}
     assert np.isfinite(formula.matrix(inside)).all()
-    with pytest.raises(CorpusError, match=r"extrapolation.* document 1 is .*'date': '2004-01-05'"):
+    with pytest.raises(CorpusError, match=r"extrapolation.* document 1, .*'date': '2004-01-05'"):
         formula.matrix({**inside, "date": np.array(["2001-02-03", "2004-01-05"], object)})
 
 
@@ -334,7 +325,7 @@ def test_errors_name_an_impossible_date_and_its_document() -> None:
 @pytest.mark.parametrize("size", [1e300, 1e150])
 def test_numbers_that_overflow_are_refused_with_advice(size) -> None:
     columns = {"x": size * np.array([1.0, 2.0, -3.0])}
-    with pytest.raises(CorpusError, match=r"x is 1e\+\d+ in document 0; .* divide the column"):
+    with pytest.raises(CorpusError, match=r"x is 1e\+\d+ in document 0, .* divide the column"):
         Formula.fit("~ x", columns)
     formula, _ = Formula.fit("~ x", {"x": np.arange(3.0)})
     with pytest.raises(CorpusError, match="divide the column"):

@@ -50,8 +50,8 @@ def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine
     last, reference = copies, dict(kept)
     assert whole.stop_reason != "interrupted"
     objectives = [record["objective"] for record in whole.history]
-    # The first copies are made before the fit begins; Ctrl-C then ends it without a result.
-    for chosen in range(4, last + 1):
+    # The first copy is made before the fit begins; Ctrl-C then ends it without a result.
+    for chosen in range(2, last + 1):
         copies, at = 0, chosen
         model = make()
         result = engine(model).fit(make_corpus())

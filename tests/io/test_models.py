@@ -90,6 +90,7 @@ def test_model_json_needs_version_kind_and_settings(folder, changes):
     ("make", "changes", "file"),
     [
         (make_model, {"num_topics": 4}, "safetensors"),
+        (make_model, {"num_words": 10**8}, "json: .* topics and words are impossible"),
         (make_model, {"dtype": "float64"}, "safetensors"),
         (make_model, {"topic_smoothing": -1.0}, "json"),
         (make_model, {"colour": "red"}, "json"),
@@ -101,13 +102,6 @@ def test_settings_that_contradict_the_parameters_are_refused(tmp_path, make, cha
     folder = save_model(make(), tmp_path / "model")
     edit_settings(folder / "model.json", **changes)
     with pytest.raises(ConfigError, match=rf"model\.{file}"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize("name", ["num_topics", "num_words"])
-def test_impossible_sizes_are_refused_before_memory_is_reserved(folder, name):
-    edit_settings(folder / "model.json", **{name: 10**8})
-    with pytest.raises(ConfigError, match=r"model\.json: .* topics and words are impossible"):
         load_model(folder)
 
 

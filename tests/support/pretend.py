@@ -176,9 +176,6 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "is_available": lambda: True,
     "device_count": lambda: 1,
     "mem_get_info": lambda device=None: (16 * 2**30, 16 * 2**30),
-    "manual_seed_all": lambda seed: None,
-    "get_rng_state": lambda device=None: torch.get_rng_state(),
-    "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
 }
 
 

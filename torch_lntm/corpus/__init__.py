@@ -13,7 +13,6 @@ from torch_lntm.corpus.examples import (
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.splits import WordHoldOut
-from torch_lntm.corpus.splits import load_split as load_split
 
 __all__ = [
     "Corpus",

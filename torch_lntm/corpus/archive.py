@@ -74,10 +74,19 @@ def read_archive(
     Raises:
         FileError: The file is damaged or too large.
     """
-    further = ("format", "metadata", "covariate", "documents")
     names = ("data", "indices", "indptr", "shape")
+    further = ("format", "metadata", "covariate", "documents")
     arrays = read_arrays(path, *names, optional=further, max_bytes=max_bytes)
-    matrix = _matrix(path, arrays)
+    if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
+        raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
+    with read_errors(path, "the matrix is malformed; save it again", Exception):
+        data, indices, indptr, shape = (arrays[name] for name in names)
+        if {indices.dtype.kind, indptr.dtype.kind, shape.dtype.kind} - {"i", "u"}:
+            raise ValueError("indices, indptr and shape must be integers")
+        indices.setflags(write=False)  # a corpus copies writable arrays
+        matrix = sp.csr_matrix((data, indices, indptr), tuple(shape.tolist()))
+        if indptr[-1] != data.size:
+            raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")
     return matrix, *unpack_columns(path, arrays, matrix.shape[0])
 
 
@@ -103,8 +112,6 @@ def pack_covariates(covariates: Arrays) -> dict[str, Any]:
     Covariate i becomes the array ``covariate_i``, and ``covariates`` holds the bytes of a JSON list
     of their names.
     """
-    if not covariates:
-        return {}
     names = np.frombuffer(json.dumps(list(covariates)).encode("ascii"), np.uint8)
     arrays = {f"covariate_{i}": array for i, array in enumerate(covariates.values())}
     return {"covariates": names, **arrays}
@@ -148,18 +155,3 @@ def _from_parquet(content: bytes, num_docs: int) -> pd.DataFrame:
         texts = frame[name].to_numpy(object, na_value=None)
         frame[name] = pd.Series(texts, frame.index, dtype=object)
     return frame
-
-
-def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
-    """The checked CSR matrix of the file. scipy's entry ``format`` is optional."""
-    if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
-        raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
-    with read_errors(path, "the matrix is malformed; save it again", Exception):
-        data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
-        if {indices.dtype.kind, indptr.dtype.kind, arrays["shape"].dtype.kind} - {"i", "u"}:
-            raise ValueError("indices, indptr and shape must be integers")
-        indices.setflags(write=False)  # a corpus copies writable arrays
-        matrix = sp.csr_matrix((data, indices, indptr), tuple(arrays["shape"].tolist()))
-        if indptr[-1] != data.size:
-            raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")
-        return matrix

@@ -78,11 +78,6 @@ class DocumentBatch:
         return self.word_index.numel()
 
     @property
-    def shape(self) -> torch.Size:
-        """``(num_docs, num_words)``."""
-        return torch.Size((self.num_docs, self.num_words))
-
-    @property
     def device(self) -> torch.device:
         """Device of the tensors."""
         return self.counts.device
@@ -345,6 +340,6 @@ class DocumentBatch:
             self.row_offsets,
             self.word_index,
             self.counts,
-            size=tuple(self.shape),
+            size=(self.num_docs, self.num_words),
             check_invariants=False,
         )

@@ -74,8 +74,8 @@ def _canonical(matrix: Any) -> sp.csr_matrix:
         i = int(np.flatnonzero(bad)[0])
         raise CorpusError(
             f"counts must be whole numbers from 0 to {MAX_COUNT}, got {data[i]} in document "
-            f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
-            "give raw counts, not weights such as tf-idf"
+            f"{coo.row[i]}, word {coo.col[i]}, counted from 0 (and {int(bad.sum()) - 1} more such "
+            "entries); give raw counts, not weights such as tf-idf"
         )
     # tocsr adds up repeated entries and sorts each row.
     csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()

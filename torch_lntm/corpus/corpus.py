@@ -858,8 +858,9 @@ class Corpus:
                 only their own shards. Defaults to one shard.
 
         Raises:
-            CorpusError: ``shard_size`` is below 1, the path has a suffix or holds other files, or a
-                word contains a line break.
+            CorpusError: The path has a suffix or holds other files, or a word contains a line
+                break.
+            ConfigError: ``shard_size`` is no whole number from 1.
             FileError: A file cannot be written.
 
         Example:

@@ -102,30 +102,23 @@ def as_frame(table: Any) -> pd.DataFrame:
         else pd.Series(column.to_pylist(), dtype=object)
         for column in arrow.columns
     ]
-    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=range(arrow.num_rows))
-    frame.columns = pd.Index(arrow.column_names)
-    return frame
+    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    return frame.set_axis(arrow.column_names, axis=1)
 
 
 def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]:
     """The texts of a column, and all further columns.
 
     Raises:
-        CorpusError: The column is missing or repeated. A text is missing or of another type.
+        CorpusError: The column is missing or repeated.
     """
     number = list(frame.columns).count(text)
-    advice = f"name the column of the texts: text=; the columns are {listed(frame.columns)}"
     if number != 1:
-        raise CorpusError(f"{number or 'no'} columns are named {text!r}; {advice}")
-    texts = frame[text].astype(object)
-    wrong = [i for i, value in enumerate(texts) if not isinstance(value, str)]
-    if wrong:
         raise CorpusError(
-            f"the column {text!r} has no text in {len(wrong)} of {len(texts)} rows: "
-            f"{listed(texts.index[wrong])} (got {texts.iloc[wrong[0]]!r:.60}); leave the rows out, "
-            f"fill the texts in, or {advice}"
+            f"{number or 'no'} columns are named {text!r}; name the column of the texts: text=; "
+            f"the columns are {listed(frame.columns)}"
         )
-    return texts, frame.drop(columns=text)
+    return frame[text].astype(object), frame.drop(columns=text)
 
 
 # -------------------------------------------------------------------- metadata
@@ -272,10 +265,8 @@ def _index_of(values: Any) -> pd.Index | None:
 
 def _is_shuffled(index: pd.Index) -> bool:
     """Whether an index holds the positions 0, 1, … in some other order."""
-    if index.dtype.kind not in "iu" or index.hasnans:
-        return False
-    numbers, positions = np.asarray(index), np.arange(len(index))
-    return bool((numbers != positions).any() and (np.sort(numbers) == positions).all())
+    is_whole = index.dtype.kind in "iu"
+    return is_whole and not is_default(index) and is_default(index.sort_values())
 
 
 def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
@@ -392,7 +383,7 @@ def make_covariates(arrays: Any, num_docs: int, documents: pd.Index | None = Non
         if bad.size:
             raise CorpusError(
                 f"covariate {name!r}: expected finite numbers, got "
-                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
-                "missing values, or fill these in"
+                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}, counted from 0; leave out "
+                "documents with missing values, or fill these in"
             )
     return frozen(copies)

@@ -32,7 +32,7 @@ from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.errors import CorpusError, FileError, require_whole
 from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
@@ -73,14 +73,16 @@ def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
             single shard.
 
     Raises:
-        CorpusError: The path has a suffix, is a file, or is a folder with other contents, or
-            ``shard_size`` is below 1.
+        CorpusError: The path has a suffix, is a file, or is a folder with other contents.
+        ConfigError: ``shard_size`` is no whole number from 1.
         FileError: The folder cannot be written.
     """
-    if shard_size is not None and shard_size < 1:
-        raise CorpusError(f"shard_size is {shard_size}; expected at least 1 document")
+    require_whole(1, shard_size=shard_size)
     if not path.name or path.suffix:
-        raise CorpusError(f"{path}: a corpus is saved in a folder; name one, without a suffix")
+        raise CorpusError(
+            f"{path}: a corpus is saved in a folder other than the current folder; name one, "
+            "without a suffix"
+        )
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
     files, size = {}, shard_size or corpus.num_docs
@@ -290,7 +292,8 @@ def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDAr
     """The checked and mapped arrays of a shard."""
     arrays, folder = [], path / shard["folder"]
     for name, size in _sizes(shard).items():
-        array = map_array(folder / name)
+        with read_errors(folder / name, "not a complete .npy file; is it truncated?", Exception):
+            array: NDArray[Any] = np.load(folder / name, mmap_mode="r")
         is_whole = array.dtype == ARRAYS[name] and array.shape == (size,)
         if not is_whole or checksum_of(array) != shard["files"][name]:
             raise damaged(folder / name)
@@ -310,17 +313,6 @@ def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDAr
             "counts; make the folder again"
         )
     return arrays
-
-
-def map_array(path: Path) -> NDArray[Any]:
-    """Read-only, memory-mapped array of an ``.npy`` file.
-
-    Raises:
-        FileError: The file is missing or damaged.
-    """
-    with read_errors(path, "not a complete .npy file; is it truncated?", Exception):
-        array: NDArray[Any] = np.load(path, mmap_mode="r")
-        return array
 
 
 def damaged(file: Path | str) -> FileError:

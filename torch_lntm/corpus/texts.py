@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
-from torch_lntm.corpus.metadata import is_table
+from torch_lntm.corpus.metadata import is_table, listed
 from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, warn
 
 #: Texts count as English if at least this share of their tokens are English stop words.
@@ -36,17 +36,19 @@ def check_texts(texts: Any) -> list[str]:
             f"texts must be an iterable of strings, got a single {type(texts).__name__}; wrap one "
             f"text: [text]; {ADVICE}"
         )
-    texts = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise CorpusError(
-                f"text {i} must be a string, got {type(text).__name__} {text!r:.60}; leave missing "
-                "values out, or fill in an empty text; join the words of a list by spaces, and "
-                f"give token_pattern=r'\\S+'; {ADVICE}"
-            )
-    if not texts:
+    found = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)
+    wrong = [i for i, text in enumerate(found) if not isinstance(text, str)]
+    if wrong:
+        names = texts.index[wrong] if isinstance(texts, pd.Series) else wrong
+        raise CorpusError(
+            f"{len(wrong)} of {len(found)} documents have no text, which must be a string: "
+            f"{listed(names)} (got {found[wrong[0]]!r:.60}); leave missing values out, or fill in "
+            "an empty text; join the words of a list by spaces, and give token_pattern=r'\\S+'; "
+            f"{ADVICE}"
+        )
+    if not found:
         raise CorpusError("the texts cannot be counted: there are none")
-    return texts
+    return found
 
 
 def count_words(
@@ -185,6 +187,8 @@ def _choose(
     Raises:
         CorpusError: No word remains.
     """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
     least, most = (
         x if isinstance(x, Integral) else x * num_texts
         for x in (1 if min_df is None else min_df, max_df)
@@ -194,7 +198,9 @@ def _choose(
         largest = (-kept["tokens"].to_numpy()).argsort()[:max_features]
         kept = kept.iloc[np.sort(largest)]
     if english and len(kept):
-        stops = english_stop_words(kept.index, kept["tokens"].to_numpy())
+        tokens = kept["tokens"].to_numpy()
+        stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in kept.index], bool)
+        stops &= tokens[stops].sum() >= _ENGLISH_SHARE * tokens.sum()
         kept = kept[~stops]
         if stops.any():
             notes.append(f"{_number(stops, 'English stop word')} (stop_words none keeps them)")
@@ -213,19 +219,6 @@ def _choose(
             f"{_number(rare, 'word')} in fewer than {least} documents (min_df 1 keeps them)"
         )
     return kept, f"left out {' and '.join(notes)}" if notes else None
-
-
-def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Mask of the English stop words; all False if they are too rare for the texts to be English.
-
-    Args:
-        words: ``num_words`` words.
-        num_tokens: ``(num_words,)`` tokens of each word.
-    """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in words], bool)
-    return stops & bool(num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum())
 
 
 def automatic_min_df(num_docs: int) -> int:

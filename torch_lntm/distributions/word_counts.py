@@ -64,7 +64,8 @@ class WordCounts(Tensor):
         """Make a tensor of the right shape and dtype over a single entry of NaN."""
         parts = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
         entry = torch.full((), math.nan, dtype=parts[0].dtype)
-        counts = entry.expand(*leading, *parts[0].shape).as_subclass(cls)
+        shape = (*leading, parts[0].num_docs, parts[0].num_words)
+        counts = entry.expand(shape).as_subclass(cls)
         counts.batches = parts
         return counts
 

@@ -45,6 +45,7 @@ class Design:
         offsets: ``(num_flags, num_terms)`` coefficients b of the offsets.
         basis: ``(num_terms, num_terms)`` matrix from columns without offsets to the basis.
         num_clusters: Number of clusters; ``None`` for independent documents.
+        freedom: Degrees of freedom of the regression, for independent documents or for clusters.
         positions: A design without random terms has one term without levels, in which no document
             has one.
 
@@ -74,6 +75,7 @@ class Design:
         self.num_clusters = None if clusters is None else int(clusters.max()) + 1
         if self.num_clusters == 1:
             raise ConfigError("1 cluster; expected at least 2")
+        self.freedom = float((self.num_clusters or num_docs - num_terms + 1) - 1)
         if positions is None:
             positions, sizes = np.full((num_docs, 1), -1), (0,)
         self.positions, self.sizes = torch.from_numpy(positions), sizes
@@ -151,13 +153,6 @@ class Design:
     def directions(self) -> Tensor | None:
         """All directions of :attr:`unknown` ``(num_terms, num_directions)``, if any."""
         return torch.cat([at for _, at in self.unknown], 1) if self.unknown else None
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of the regression, for independent documents or for clusters."""
-        if self.num_clusters is not None:
-            return float(self.num_clusters - 1)
-        return float(len(self.x) - len(self.names))
 
     def containment(self, freedom: float) -> tuple[Tensor, tuple[float, ...]]:
         """Degrees of freedom by the containment rule.

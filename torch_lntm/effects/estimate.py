@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import LinearRegression, regress_linear
-from torch_lntm.effects.logit import LogitRegression, regress_logit
+from torch_lntm.effects.linear import regress_linear
+from torch_lntm.effects.logit import regress_logit
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
-from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import complete_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
@@ -29,10 +29,6 @@ from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
-REGRESSIONS: dict[Link, Callable[..., LogitRegression | LinearRegression]] = {
-    "logit": regress_logit,
-    "identity": regress_linear,
-}
 NO_ROBUST_ERRORS = (
     "with random terms, standard errors are those of the model; leave out clusters= and "
     "standard_errors=, or the random terms"
@@ -125,8 +121,7 @@ def estimate(
         ['Intercept', 'party[T.right]']
     """
     require_model(model)
-    require_whole(2, num_draws=num_draws)
-    _require_one("link", link, REGRESSIONS)
+    _require_one("link", link, get_args(Link))
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
     regressed, responses, topic_groups = _topics(model, topics, groups)
@@ -155,7 +150,8 @@ def estimate(
         for part in proportions:
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
 
-    regression = REGRESSIONS[link](design, parts, responses, kind)
+    regress = regress_logit if link == "logit" else regress_linear
+    regression = regress(design, parts, responses, kind)
     _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
@@ -183,22 +179,22 @@ def _notes(
     """Describes the regression, and which uncertainty the intervals include or leave out."""
     kind = "multinomial logit" if link == "logit" else "linear"
     sources = "; ".join(draws.sources_of_uncertainty)
-    notes = (
+    notes = [
         f"A {kind} regression of topic proportions in {len(draws.rows):,} documents on {text}.",
         f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
-    )
-    if not draws.fixed:
-        return notes
-    missing = f"Not in the intervals: the uncertainty of {' and of '.join(draws.fixed)}"
-    if mean_length >= SHORT_DOCUMENT:
-        return (*notes, f"{missing}.")
-    return (
-        *notes,
-        f"{missing}, which is large for documents of {mean_length:.0f} tokens.",
-        "The intervals are therefore too narrow, and effects are too small if the posteriors are "
-        "approximate; lntm.inference.joint_draws, or torch-lntm effects --source joint, includes "
-        "it.",
-    )
+    ]
+    is_short = mean_length < SHORT_DOCUMENT
+    if draws.fixed:
+        large = f", which is large for documents of {mean_length:.0f} tokens" if is_short else ""
+        fixed = " and of ".join(draws.fixed)
+        notes.append(f"Not in the intervals: the uncertainty of {fixed}{large}.")
+    if draws.fixed and is_short:
+        notes.append(
+            "The intervals are therefore too narrow, and effects are too small if the posteriors "
+            "are approximate; lntm.inference.joint_draws, or torch-lntm effects --source joint, "
+            "includes it."
+        )
+    return tuple(notes)
 
 
 def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
@@ -245,7 +241,10 @@ def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray
     """Warn of documents or clusters that alone determine coefficients."""
     if design.clusters is None:
         outcome = "standard errors take the classical variance there"
-        lone = [(f"document {rows[d]}", [d], design.x[d, :, None]) for d in design.alone.tolist()]
+        lone = [
+            (f"document {rows[d]}, counted from 0,", [d], design.x[d, :, None])
+            for d in design.alone.tolist()
+        ]
     else:
         outcome = "standard errors of such effects are infinite"
         lone = [("a cluster of documents", *found) for found in design.unknown]

@@ -32,8 +32,6 @@ from torch_lntm.plotting.style import NEUTRAL, is_skewed, topic_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from torch_lntm.plotting.lines import Series
-
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
 #: Scale of the regression.
@@ -373,7 +371,7 @@ class Effects:
         Raises:
             ConfigError: As for :meth:`predict`.
         """
-        from torch_lntm.plotting.lines import plot_effects
+        from torch_lntm.plotting.lines import Series, plot_effects
 
         levels = [None] if by is None else self.grid(by)
         options = options if by is None else {**options, by: levels}
@@ -383,7 +381,8 @@ class Effects:
             points = rows[rows["topic"] == topic]
             if by is not None:
                 points, label = points[points[_key(by)] == value], f"{label}, {value}"
-            series.append(_series(label, points[_key(name)].tolist(), points))
+            ends = points[["estimate", "lower", "upper"]].to_numpy()
+            series.append(Series(label, points[_key(name)].tolist(), ends))
         kind = self.formula.kinds.get(name, "text")
         along = f"expected proportion, {options.get('level', 0.95):.0%} intervals"
         return plot_effects(series, kind, name, along, f"Topic {series[0].label}", ax=ax)
@@ -420,13 +419,14 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.lines import plot_effects
+        from torch_lntm.plotting.lines import Series, plot_effects
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, **options).set_index("topic")
             points = rows.loc[list(drawn)]
-            series.append(_series(points[_key(name)].iloc[0], list(drawn.values()), points))
+            ends = points[["estimate", "lower", "upper"]].to_numpy()
+            series.append(Series(points[_key(name)].iloc[0], list(drawn.values()), ends))
         along = f"difference of expected proportions, {options.get('level', 0.95):.0%} intervals"
         ax = plot_effects(series, "text", "topic", along, f"{name}: {series[0].label}", ax=ax)
         ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
@@ -659,9 +659,3 @@ class Effects:
 def _key(column: str) -> str:
     """Name of a column of metadata in a table, whose own columns keep their names."""
     return f"{column}_" if column in OWN_COLUMNS else column
-
-
-def _series(label: str, values: Sequence[Any], points: pd.DataFrame) -> Series:
-    from torch_lntm.plotting.lines import Series
-
-    return Series(label, values, points[["estimate", "lower", "upper"]].to_numpy())

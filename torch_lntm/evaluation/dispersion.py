@@ -76,8 +76,7 @@ def residual_dispersion(
     require_whole(1, max_docs=max_docs)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
     require_guide(guide, model)
-    nonempty = corpus.nonempty
-    rows = nonempty
+    rows = nonempty = corpus.nonempty
     if len(rows) > max_docs:  # no even spacing: documents may come in a periodic order
         rows = np.sort(np.random.default_rng(0).choice(rows, max_docs, replace=False))
     topics = model.topics.double_probs

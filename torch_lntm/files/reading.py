@@ -26,7 +26,6 @@ _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 LONGEST = 16 << 20
 #: Any compressed file may hold FREE lines, and a larger one as many as it has bytes.
 FREE = 1 << 20
-_MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
 # -------------------------------------------------------------------- errors
@@ -48,8 +47,8 @@ def too_large(path: Path | str, limit: float) -> FileError:
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
         f"{path}: holds more than {size} when read. This is the limit: by default a third of the "
-        "available memory, and a multiple of its size for a compressed file. Check the file, "
-        "unpack it, or raise max_bytes"
+        "memory, and a multiple of its size for a compressed file. Check the file, unpack it, or "
+        "raise max_bytes"
     )
 
 
@@ -79,43 +78,21 @@ def read_errors(
 # -------------------------------------------------------------------- bounds
 
 
-def readable_bytes() -> int:
-    """Default maximum number of bytes to read from a file: a third of the available memory.
-
-    Linux reports the available memory, and a container's limit may lower it further. On other
-    systems, 8 GiB are assumed.
-    """
-    available = 8 << 30
-    for name in _MEMORY_FILES:
-        with suppress(OSError, ValueError):
-            text = Path(name).read_text(encoding="ascii")
-            if "MemAvailable:" in text:
-                available = 1024 * int(text.split("MemAvailable:")[1].split()[0])
-            elif name.endswith("max"):
-                available = min(available, int(text))  # "max" is no number, and no limit
-    return available // 3
-
-
-def unpacked_bytes(packed: int) -> int:
-    """Default maximum size of a compressed file of ``packed`` bytes after unpacking.
-
-    A small file that unpacks to gigabytes is damaged or hostile.
-    """
-    return _UNPACKED + _RATIO * max(0, packed - _SMALL)
-
-
 def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
     """Maximum number of bytes to read from a file of ``on_disk`` bytes.
 
     Args:
         on_disk: Size of the file.
-        max_bytes: The user's maximum. Defaults to ``readable_bytes()``.
-        packed: Whether the file is compressed. By default, and for infinity, ``unpacked_bytes``
-            bounds it too.
+        max_bytes: The user's maximum. Defaults to a third of the machine's memory; systems that do
+            not tell theirs are taken to have 24 GiB.
+        packed: Whether the file is compressed. By default, and for infinity, a multiple of its size
+            bounds it too, because a small file that unpacks to gigabytes is damaged or hostile.
     """
-    limit = readable_bytes() if max_bytes is None else max_bytes
-    bounded = packed and max_bytes in (None, math.inf)
-    return min(limit, unpacked_bytes(on_disk)) if bounded else limit
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 6 << 20
+    limit = 4096 * pages // 3 if max_bytes is None else max_bytes
+    if packed and max_bytes in (None, math.inf):
+        return min(limit, _UNPACKED + _RATIO * max(0, on_disk - _SMALL))
+    return limit
 
 
 # -------------------------------------------------------------------- bytes and text

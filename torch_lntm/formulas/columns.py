@@ -43,7 +43,8 @@ def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -
     if missing.any():
         raise CorpusError(
             f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
-            f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
+            f"{missing.argmax()}, counted from 0; leave these out (in Python: corpus[rows]), or "
+            "fill the values in"
         )
     return values
 
@@ -83,8 +84,8 @@ def read_columns(
             if None in days:
                 row = days.index(None)
                 raise CorpusError(
-                    f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}; "
-                    "expected each as in 2004-09-30"
+                    f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}, "
+                    "counted from 0; expected each as in 2004-09-30"
                 )
             values = np.array(days, np.float64)
         found[name] = kind

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,7 +157,7 @@ class Formula:
             known = [f"{name}: {', '.join(map(str, x[:20]))}" for name, x in self.levels.items()]
             levels = f"; the levels of the fit are {'; '.join(known) or 'none'}"
             raise CorpusError(
-                f"{error}; {each} {row // size} is the first: {at}{levels}"
+                f"{error}; {each} {row // size}, counted from 0, is the first: {at}{levels}"
             ) from error
         # If its saved state were lost, a function would now be fitted to the new documents.
         state = _encode(matrix.model_spec.transform_state)
@@ -239,14 +238,10 @@ class Formula:
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
-            # NaN cannot be sorted, and lists cannot be members of a set.
-            ordered = all(
-                len(set(x)) > 1 and all(a < b for a, b in pairwise(x)) for x in random.values()
-            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
         fits = set(kinds) == set(columns_of(check_formula(text)))
-        fits &= tuple(random) == split_random(text)[1] and ordered
+        fits &= tuple(random) == split_random(text)[1] and all(random.values())
         if not fits or set(kinds.values()) - {"number", "date", "text"}:
             raise ConfigError(f"the state of formula {text!r} is damaged: it does not fit the text")
         return cls(text, names, kinds, levels, transforms, random)
@@ -337,7 +332,7 @@ class Formula:
                 advice = f"numbers beyond {MAX_SIZE:g} overflow; divide the column by a constant"
             raise CorpusError(
                 f"formula {self.text!r}: {matrix.columns[column]} is {numbers[row, column]} in "
-                f"{each} {row // size}; {advice}"
+                f"{each} {row // size}, counted from 0; {advice}"
             )
         return numbers
 

@@ -142,7 +142,7 @@ def columns_of(parsed: Any) -> tuple[str, ...]:
         if factor.eval_method.value == "lookup":
             names[str(factor.expr)] = None
         elif factor.eval_method.value == "python":
-            names |= dict.fromkeys(names_in(str(factor.expr)))
+            names |= dict.fromkeys(_names(_tree(str(factor.expr))))
     return tuple(names)
 
 
@@ -157,11 +157,6 @@ def level_column(expression: str) -> str | None:
     except SyntaxError:  # a name in back-quotes
         pass
     return expression
-
-
-def names_in(expression: str) -> tuple[str, ...]:
-    """Names of columns in an expression of Python."""
-    return tuple(_names(_tree(expression)))
 
 
 def _tree(expression: str) -> ast.expr:

@@ -87,9 +87,8 @@ class GuideDraws:
         with tqdm(total=len(rows), desc="documents", unit="doc", disable=hidden) as bar:
             for batch in self.corpus.batches(size, order=rows, device=device, dtype=dtype):
                 at = batch.positions
-                init = None
-                if warm and bool(self._solved[at].all()):
-                    init = self._means[at].to(device, dtype)
+                known = warm and bool(self._solved[at].all())
+                init = self._means[at].to(device, dtype) if known else None
                 posterior = self.guide.posterior(batch, init)
                 self._means[at] = posterior.mean.cpu().to(self._means)
                 self._solved[at] = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, Generic
 
@@ -13,9 +15,9 @@ from typing_extensions import TypeVar
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.draws import GuideDraws
-from torch_lntm.guides.surrogates import solve_by_surrogates
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
+from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.kernels.uncompiled import uncompiled
@@ -26,6 +28,9 @@ from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.posterior import WarmStartRows
 from torch_lntm.solvers.options import DEFAULTS, SolveOptions
 
+#: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
+#: about its square.
+MAX_CHANGE = 1e-2
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: Guides by name: all subclasses of :class:`Guide` with a ``name``.
 GUIDES: dict[str, type[Guide[Any]]] = {}
@@ -179,7 +184,7 @@ class Guide(ABC, Generic[P]):
             solve = self._solve if covariances else self._solve_means
             if self.model.words.independent:
                 return solve(batch, topics, space, options)
-            return solve_by_surrogates(self, solve, batch, topics, space, options)
+            return self._solve_by_surrogates(solve, batch, topics, space, options)
 
     @property
     def separates_means(self) -> bool:
@@ -260,8 +265,7 @@ class Guide(ABC, Generic[P]):
             space: The prior's latent space for these documents.
             options: The start is the result of :meth:`default_start`, or the caller's ``init``. The
                 inverse temperature is always 1 unless the guide anneals. Documents that repeat
-                words are solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound on
-                the iterations is for each round.
+                words are solved in rounds, and the bound on the iterations is for each round.
         """
 
     def _solve_means(
@@ -269,6 +273,65 @@ class Guide(ABC, Generic[P]):
     ) -> Any:
         """:meth:`_solve` for means alone."""
         return self._solve(batch, topics, space, options)
+
+    def _solve_by_surrogates(
+        self,
+        solve: Callable[..., Any],
+        batch: DocumentBatch,
+        topics: Tensor,
+        space: Any,
+        options: SolveOptions,
+    ) -> Any:
+        """Solve documents that repeat words, by posteriors of independent draws.
+
+        A round updates the surrogate counts at the posterior, and then the posterior at these
+        counts. Both raise the same bound on the log likelihood
+        (:mod:`torch_lntm.kernels.likelihood`). Rounds go on for documents whose counts still
+        change, and a last one solves all documents so that none depends on the others.
+
+        Args:
+            solve: Solver for independent draws, for the last round. The other rounds need means
+                alone.
+            batch: As for :meth:`_solve`.
+            topics: As for :meth:`_solve`.
+            space: As for :meth:`_solve`.
+            options: As for :meth:`_solve`, in each round. Surrogate counts have converged if they
+                change by less than the square root of the tolerance, in tokens, and by less than
+                ``MAX_CHANGE``. There are at most a quarter as many rounds as iterations, plus the
+                last round.
+        """
+        words = self.model.words
+        max_change = min(math.sqrt(options.tolerance), MAX_CHANGE)
+        by_documents = self.warm_start_rows == "documents"
+        latent = options.start if by_documents else space.centre.expand(batch.num_docs, -1)
+        theta = self.model.theta(latent).to(topics)
+        probability = word_probabilities(theta, self.model.topics.probs, batch)
+        start = options.start.clone()
+        rows = torch.arange(batch.num_docs, device=batch.device)
+        iterations = torch.zeros_like(rows)
+        # A round counts as four iterations; with fewer, the surrogate counts are the start's.
+        for _ in range(options.max_iterations // 4):
+            entries, _ = batch.entries(rows)
+            part = batch.select(rows, len(entries))
+            at = rows if by_documents else entries
+            surrogates, _ = surrogate(words, probability[entries], part)
+            part_options = options._replace(start=start[at])
+            means = self._solve_means(surrogates, topics, space.select(rows), part_options)
+            start[at] = means.warm_start.to(start)
+            iterations[rows] += means.iterations
+            probability[entries] = self.word_probabilities(part, means)
+            change = (words.tokens(probability[entries], part) - surrogates.counts).abs()
+            rows = rows[document_sums(change, part) > max_change]
+            if not len(rows):
+                break
+        surrogates, offset = surrogate(words, probability, batch)
+        posterior = solve(surrogates, topics, space, options._replace(start=start))
+        tokens = words.tokens(self.word_probabilities(batch, posterior), batch)
+        change = (tokens - surrogates.counts).abs()
+        posterior.converged &= document_sums(change, batch) <= max_change
+        posterior.iterations = posterior.iterations + iterations
+        posterior.objective = posterior.objective + offset
+        return posterior
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """Initial values without a warm start: the prior mean ``(num_docs, latent_dim)``."""

@@ -98,9 +98,9 @@ class ThetaDraws:
     model: TopicModel
     rows: Positions
     num_draws: int
-    name: str
-    description: str
-    sources_of_uncertainty: tuple[str, ...]
+    name: str = "draws"
+    description: str = "existing draws"
+    sources_of_uncertainty: tuple[str, ...] = ("the documents' proportions, by existing draws",)
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
@@ -117,17 +117,7 @@ class ThetaDraws:
             self.num_draws = min(self.num_draws, self.max_draws)
 
     @classmethod
-    def of(
-        cls,
-        theta: Tensor,
-        model: TopicModel,
-        rows: Positions | None = None,
-        *,
-        name: str = "draws",
-        description: str = "existing draws",
-        sources_of_uncertainty: tuple[str, ...] | None = None,
-        fixed: tuple[str, ...] = FIXED,
-    ) -> Self:
+    def of(cls, theta: Tensor, model: TopicModel, rows: Positions | None = None) -> Self:
         """Draws from an array of proportions.
 
         Args:
@@ -135,11 +125,6 @@ class ThetaDraws:
             model: The model.
             rows: ``(num_docs,)`` ascending positions of the documents in the corpus. Defaults to
                 all documents, in order.
-            name: Name of the source of the draws.
-            description: Method of drawing, in words.
-            sources_of_uncertainty: Quantities with different values in different draws, in words.
-                Defaults to the documents' proportions.
-            fixed: Quantities that the fit estimates and the draws keep fixed, in words.
 
         Raises:
             ConfigError: The array has the wrong shape, or a number is negative or not finite.
@@ -168,18 +153,7 @@ class ThetaDraws:
                 proportions = theta[:num_draws, part]
                 yield DrawnDocuments(wanted[first : first + size], proportions, converged)
 
-        return cls(
-            draw,
-            model,
-            positions,
-            len(theta),
-            name,
-            description,
-            sources_of_uncertainty or (f"the documents' proportions, by {description}",),
-            fixed,
-            max_draws=len(theta),
-            keep=False,
-        )
+        return cls(draw, model, positions, len(theta), max_draws=len(theta), keep=False)
 
     def theta_draws(
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions

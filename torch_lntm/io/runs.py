@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch_lntm.corpus import Corpus, load_split
-from torch_lntm.corpus.splits import Split
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.splits import Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
 from torch_lntm.files.reading import read_consistent, read_errors, read_text

@@ -106,17 +106,15 @@ def inverse_cholesky(
     """
     chol, info = torch.linalg.cholesky_ex(precision)
     failed = (info != 0).nonzero().squeeze(-1)
-    if failed.numel():
-        if recompute is None:
-            documents = index[failed].tolist()
-            raise NumericalError(
-                f"posterior precision of {len(documents)} document(s) is not positive definite, "
-                f"first at position {documents[0]}; check the prior covariance and the topics for "
-                "extreme values",
-                documents,
-            )
-        again = inverse_cholesky(recompute(failed), index[failed])
+    if failed.numel() and recompute is None:
+        documents = index[failed].tolist()
+        raise NumericalError(
+            f"posterior precision of {len(documents)} document(s) is not positive definite, first "
+            f"at position {documents[0]}; check the prior covariance and the topics for extreme "
+            "values",
+            documents,
+        )
     inverse = inverse_of_lower(chol)
-    if failed.numel():
-        inverse[failed] = again.to(inverse.dtype)
+    if failed.numel() and recompute is not None:
+        inverse[failed] = inverse_cholesky(recompute(failed), index[failed]).to(inverse.dtype)
     return inverse

@@ -39,10 +39,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         alpha = concentration.double()
         return cls(alpha, torch.arange(len(alpha), device=alpha.device))
 
-    def ordered(self, order: Tensor) -> Self:
-        """Space of the prior with another order of sticks, given as topics ``(num_topics,)``."""
-        return replace(self, order=order)
-
     @property
     def dim(self) -> int:
         """See :attr:`LatentSpace.dim`."""
@@ -125,7 +121,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
             return Proposal(self, partial(self._dirichlet_draws, gamma))
         order = gamma.argsort(stable=True)
         draws = partial(mixture_draws, self.concentration[order], gamma[order])
-        return Proposal(self.ordered(order), draws)
+        return Proposal(replace(self, order=order), draws)
 
     def _dirichlet_draws(
         self, gamma: Tensor, num_draws: int, key: Sequence[int]

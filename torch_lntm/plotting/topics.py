@@ -226,8 +226,8 @@ def correlation_graph(
     pairs = pairs.nlargest(int(1.5 * size), "correlation")
     width, height = map_size(size, max(1.75 * float(np.sqrt(size)), 3.5))
     ax = axes_of(ax, width + 0.2, height + 0.8)
-    title = "Correlated topics" + ("" if shares is None else " (area: share of the topic)")
-    ax.set_title(title, fontsize=10)
+    area = "" if shares is None else " (area: share of the topic)"
+    ax.set_title(f"Correlated topics{area}", fontsize=10)
     words = [f"{name} ".removeprefix(f"{k} ").strip() for k, name in enumerate(names)]
     scale = topic_graph(pairs, words, areas, areas, topics=range(size), ax=ax)
     ends = (0.4 * _WIDEST / scale, _WIDEST / scale)

@@ -154,18 +154,11 @@ class NormalPosterior(EtaPosterior):
 
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
         """See :meth:`Posterior.draw`."""
-        return self.mean[rows].double() + self._deviations(noise.normal(key, self.noise_dim), rows)
-
-    @property
-    def noise_dim(self) -> int:
-        """Number of standard normal numbers for a draw of eta."""
-        return self.space.eta_dim
-
-    def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:
-        """Float64 deviations from the means, for noise ``(..., num_rows, noise_dim)``."""
+        white = noise.normal(key, self.space.eta_dim)
         if self.std is not None:
-            return noise * self.std[rows].double()
-        return torch.einsum("dij,...dj->...di", self.scale_tril[rows].double(), noise)
+            return self.mean[rows].double() + white * self.std[rows].double()
+        scaled = torch.einsum("dij,...dj->...di", self.scale_tril[rows].double(), white)
+        return self.mean[rows].double() + scaled
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -296,16 +289,12 @@ class LowRankPosterior(NormalPosterior):
         trace = trace + (w[..., None] * centred.square()).sum((-2, -1))
         return 0.5 * (z.square().sum(-1) + self.log_det - trace)
 
-    @property
-    def noise_dim(self) -> int:
-        """Number of standard normal numbers for a draw of eta."""
-        return self.space.eta_dim + self.loading.shape[-1]
-
-    def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:
+    def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
+        """See :meth:`Posterior.draw`."""
         std, loading = self.diagonal[rows].double().sqrt(), self.loading[rows].double()
-        dim = self.space.eta_dim
-        shared = torch.einsum("dkj,...dj->...dk", loading, noise[..., dim:])
-        return noise[..., :dim] * std + shared
+        white = noise.normal(key, self.num_topics + loading.shape[-1])
+        shared = torch.einsum("dkj,...dj->...dk", loading, white[..., self.num_topics :])
+        return self.mean[rows].double() + (white[..., : self.num_topics] * std + shared)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)

@@ -288,10 +288,9 @@ class _LogitMoments:
 
     def error(self) -> Array:
         """Standard errors of the correlations' Fisher z; see :func:`summarise_corpus`."""
-        size = self.first.shape[1]
         information = self.num_docs - 3
         if information < 1:
-            return np.full((size, size), np.inf)
+            return np.full(self.second.shape[1:], np.inf)
         mean = self.first / self.num_docs
         covariance = self.second / self.num_docs - mean[:, :, None] * mean[:, None, :]
         scale = covariance.diagonal(dim1=1, dim2=2).clamp_min(1e-300).sqrt()
@@ -331,8 +330,8 @@ def correlation_lines(correlation: Array, error: Array, level: float) -> pd.Data
     pairs = np.triu_indices(len(correlation), 1)
     lower, upper = correlation_intervals(correlation, error, level)
     values = {"correlation": correlation, "lower": lower, "upper": upper}
-    lines = pd.DataFrame({"first": pairs[0], "second": pairs[1]})
-    lines = lines.assign(**{name: x[pairs] for name, x in values.items()})
+    of_pairs = {name: x[pairs] for name, x in values.items()}
+    lines = pd.DataFrame({"first": pairs[0], "second": pairs[1], **of_pairs})
     lines["z"] = np.abs(np.arctanh(lines["correlation"].clip(-1 + 1e-12, 1 - 1e-12)))
     clear = lines["z"] > -ndtri((1 - level) / 2 / max(len(lines), 1)) * error[pairs]
     return lines[clear].sort_values("z", ascending=False, kind="stable")

@@ -104,8 +104,8 @@ def topic_stability(
     first_seed = call.settings.get("seed", 0)
     seeds = [s for s in range(seed, seed + 2 * num_fits + 1) if s != first_seed]
     similarity, words, top = [], [], _top_words(model, top_n)
-    fits = zip(documents, seeds, strict=False)
-    for part, own_seed in tqdm(fits, total=2 * num_fits, desc="fits", disable=not progress):
+    fits = tqdm(documents, desc="fits", disable=not progress)
+    for part, own_seed in zip(fits, seeds, strict=False):
         twin, _, engine = recipe.make(
             corpus.num_words,
             model.vocabulary,

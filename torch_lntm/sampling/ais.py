@@ -200,8 +200,7 @@ def fit(
     Raises:
         NumericalError: A density is not finite at the start of a chain; names documents.
     """
-    num_chains = FROM_NORMAL.num_chains
-    chains = torch.arange(num_chains, device=keys.device)[:, None]
+    chains = torch.arange(FROM_NORMAL.num_chains, device=keys.device)[:, None]
     keys = noise.fold_in(noise.fold_in(keys[:1], _TUNING), chains)
     transitions, state, number = _through_knots(bridge, schedule, keys, num_steps, FROM_NORMAL)
     last, total = len(schedule) - 2, torch.zeros_like(state.position)

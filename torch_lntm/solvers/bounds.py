@@ -89,10 +89,8 @@ def tilted_log_normaliser(logits: Tensor, covariance: Tensor) -> Tensor:
         if not bool(better.any()):
             break
         a = torch.where(better[:, None], trial, a)
-        value, q = (
-            torch.where(better, trial_value, value),
-            torch.where(better[:, None], trial_q, q),
-        )
+        value = torch.where(better, trial_value, value)
+        q = torch.where(better[:, None], trial_q, q)
     return value
 
 

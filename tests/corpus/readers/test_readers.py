@@ -69,23 +69,6 @@ def test_damaged_gzip_files_are_refused(tmp_path, damage):
 # ------------------------------------------------------------------ real data
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("ap", (2_246, 10_473, 435_838)),
-        ("bbc", (2_225, 2_949, 267_259)),
-        ("m10", (8_355, 1_696, 49_385)),
-        ("nips_uci", (1_500, 7_605, 1_870_706)),
-        ("searchsnippets", (12_295, 4_720, 177_338)),
-    ],
-)
-def test_real_corpora(shared_data, name, sizes):
-    corpus = read_corpus(shared_data / f"{name}.npz")
-    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == sizes
-    assert len(corpus.vocabulary) == corpus.num_words
-    assert (corpus.labels is not None) == (name in ("bbc", "m10", "searchsnippets"))
-
-
 def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path, monkeypatch):
     write(tmp_path / "posts" / "a.txt", "cat dog")
     write(tmp_path / "posts" / "b.txt", "cat bee")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 
@@ -40,16 +39,6 @@ def test_json_lines(tmp_path):
     corpus = read_corpus(write(tmp_path / "toy.jsonl", text))
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [1, 1], [0, 0], [0, 1], [0, 1]])
     assert corpus.labels == ("a", "", "b|c", "3", "")
-
-
-def test_csv(tmp_path):
-    rows = [["x", 'cat, "cat"\r\nand dog', "1"], ["", "dog", "2"], ["y", "", "3"]]
-    with open(tmp_path / "toy.csv", "w", newline="", encoding="utf-8-sig") as file:
-        csv.writer(file).writerows([["label", "text", "id"], *rows])
-    corpus = read_corpus(tmp_path / "toy.csv", stop_words=["and"])
-    assert corpus.vocabulary == ("cat", "dog")
-    np.testing.assert_array_equal(dense(corpus), [[2, 1], [0, 1], [0, 0]])
-    assert corpus.labels == ("x", "", "y")
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def _corpus_of(
     width = num_words or options.num_words or max(1, int(words.max(initial=-1)) + 1)
     for i in np.flatnonzero((words < 0) | (words >= width)):
         raise FileError(
-            f"{path}: document {rows[i]} has the word {words[i]}; expected a number from 0 to "
-            f"below {width}, the size of the vocabulary"
+            f"{path}: document {rows[i]}, counted from 0, has the word {words[i]}; expected a "
+            f"number from 0 to below {width}, the size of the vocabulary"
         )
     check_size(path, words.size, num_docs, width if options.num_words is None else 0)
     return Corpus.from_matrix(sp.coo_matrix((counts, (rows, words)), (num_docs, width)))

@@ -23,10 +23,10 @@ from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
 from torch_lntm.files.reading import (
     LONGEST,
     at_line,
+    byte_limit,
     excerpt,
     iterate_lines,
     read_text,
-    readable_bytes,
 )
 
 _DELIMITERS = ",;\t|"
@@ -96,7 +96,7 @@ class TextStream:
         field = self.options.text_field or "text"
         rows: list[dict[str, Any]] = []
         parts: list[pd.DataFrame] = []
-        place, number = "document 1", 1
+        place, number = "record 1", 1
         try:
             for item in self.read(self.path, self.options):
                 if isinstance(item, tuple):
@@ -106,12 +106,11 @@ class TextStream:
                 if not isinstance(record, dict):
                     message = f"expected a mapping of fields, got {excerpt(str(record))}"
                     raise FileError(f"{self.path}, {place}: {message}")
-                missing: object = ()
-                text = record.pop(field, missing)
+                text = record.pop(field, ())
                 if text is None:
                     text = ""  # like an empty field of csv
                 if not isinstance(text, str):
-                    got = "none" if text is missing else f"{text!r:.60}"
+                    got = "none" if text == () else f"{text!r:.60}"
                     raise FileError(
                         f"{self.path}, {place}: expected a text in the field {field!r}, got {got}; "
                         f"the other fields are {listed(record)}; choose by text_field; the first "
@@ -126,7 +125,7 @@ class TextStream:
                     rows = []
                 yield text
                 number += 1
-                place = f"document {number}"
+                place = f"record {number}"
         except LNTMError:
             raise
         except Exception as error:
@@ -179,7 +178,7 @@ def read_folder(path: Path, options: Options) -> Iterator[Record]:
         raise FileError(f"{path}: expected a folder of .txt files, found none, and {skipped}")
     if len(files) < len(found):
         warn(f"{path}: skipped files: {skipped}", CorpusWarning)
-    left = readable_bytes() if options.max_bytes is None else options.max_bytes
+    left = byte_limit(0, options.max_bytes, packed=False)
     for file in files:
         relative = file.relative_to(path)
         label = "" if relative.parent == Path() else relative.parent.as_posix()

@@ -279,11 +279,10 @@ def _hold_out(
     max_docs: int,
 ) -> WordHoldOut[Corpus]:
     """A checked hold-out with the covariates of the model. A plain corpus is split here."""
-    if isinstance(corpus, WordHoldOut):
-        hold_out = corpus.of(check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs))
-    else:
-        ready = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
-        hold_out = ready.hold_out_words(observed_fraction, seed=seed)
+    frozen = corpus if isinstance(corpus, WordHoldOut) else None
+    whole = corpus if frozen is None else frozen.corpus
+    ready = check_arguments(model, whole, seed=seed, max_docs=max_docs)
+    hold_out = frozen.of(ready) if frozen else ready.hold_out_words(observed_fraction, seed=seed)
     _require_tokens(hold_out.held_out)
     return hold_out
 

@@ -38,8 +38,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         model: The model.
         batch: The tokens to condition on.
     """
-    space = model.prior.space_type
-    if space.conjugate:
+    if model.prior.space_type.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         batch = model.topics.assign_levels(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)

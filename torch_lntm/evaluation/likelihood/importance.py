@@ -189,9 +189,9 @@ def documents(
             for row, (start, stop) in enumerate(pairwise(batch.row_offsets.tolist())):
                 at, counts = batch.word_index[start:stop], batch.counts[start:stop].double()
                 about = (int(batch.index[row]), space, posterior, row, words[at])
-                document = Document(*about, CellRows(counts, at), independent[start:stop])
                 if stop > start:
-                    nonempty.append(document)
+                    cells, surrogates = CellRows(counts, at), independent[start:stop]
+                    nonempty.append(Document(*about, cells, surrogates))
             if nonempty:
                 yield nonempty
             bar.update(batch.num_docs)

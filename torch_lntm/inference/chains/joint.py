@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,10 +228,8 @@ def joint_draws(
         mean_model.topics.set_(probs)
     proportions_of = "the documents' proportions"
     drawn = (f"{proportions_of} and their prior" if prior else proportions_of, "the topics' words")
-    return ThetaDraws.of(
-        theta,
-        mean_model,
-        chain.rows,
+    return replace(
+        ThetaDraws.of(theta, mean_model, chain.rows),
         name="joint",
         description="one chain over documents, prior and topics",
         sources_of_uncertainty=drawn if topics else drawn[:1],

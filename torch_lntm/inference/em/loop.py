@@ -142,7 +142,7 @@ class ResumableFit(ABC, Generic[R]):
         # kept before, so that no tensor exists three times.
         self._kept = kept = replace(
             state,
-            model=deepcopy(self.model.state_dict()),
+            model={name: x.clone() for name, x in self.model.state_dict().items()},
             documents=copy(state.documents),
             history=list(state.history),
             # The topics' optimiser has references to its tensors.
