@@ -69,6 +69,7 @@ def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:
     tree = lntm.topic_tree(pairs)
     assert tree.by == "correlation"
     assert set(tree.groups(3).values()) == {(0, 1), (2, 3), (4, 5)}
+    assert lntm.topic_tree(lntm.models.iftm(6, 8, 2)).by == "correlation"
     assert set(lntm.topic_tree(pairs, by="words").groups(3).values()) == BY_WORDS
     for prior in (
         priors.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
