@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import warnings
@@ -98,7 +99,8 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     model = make_model(own_code, kind)
     before = {key: value.clone() for key, value in model.prior.state_dict().items()}
     guide = make_guide(name, model)
-    result = VariationalEM(model, guide, max_iterations=3, progress=False).fit(corpus)
+    brief = {"start_epochs": 3, "stepwise_epochs": 1, "max_iterations": 3}
+    result = VariationalEM(model, guide, progress=False, **brief).fit(corpus)
     assert all(math.isfinite(record["objective"]) for record in result.history)
     moved = [not torch.equal(before[key], value) for key, value in model.prior.state_dict().items()]
     assert any(moved)
@@ -433,6 +435,6 @@ def test_a_continued_fit_by_gradients_keeps_adams_moments(make_part) -> None:
     for epoch in range(4):
         ascent = TopicAscent(parts, 0.1)
         ascent.resume(state)
-        state = {name: value.clone() for name, value in ascent.step(counts, epoch).items()}
+        state = copy.deepcopy(ascent.step(counts, epoch))
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, msg=name)

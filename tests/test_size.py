@@ -21,7 +21,7 @@ KERNELS = PACKAGE / "kernels" / "triton_ops.py"
 BUDGETS = {
     ("torch_lntm",): 24_400,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_650,
-    ("torch_lntm/effects", "torch_lntm/formulas"): 1_670,
+    ("torch_lntm/effects", "torch_lntm/formulas"): 1_690,
     ("torch_lntm/reports", "torch_lntm/plotting"): 1_950,
     ("torch_lntm/cli",): 1_200,
     ("torch_lntm/inference",): 3_795,

@@ -221,7 +221,10 @@ class Formula:
 
     def to_json(self) -> dict[str, Any]:
         """The formula as JSON-able data."""
-        return {n: x for n, x in asdict(self).items() if n != "random" or self.random}
+        data = asdict(self) | {"names": list(self.names)}
+        for table in ("levels", "random"):
+            data[table] = {name: list(levels) for name, levels in getattr(self, table).items()}
+        return data if self.random else {n: value for n, value in data.items() if n != "random"}
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
