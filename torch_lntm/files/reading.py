@@ -26,8 +26,8 @@ _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 LONGEST = 16 << 20
 #: Any compressed file may hold FREE lines, and a larger one as many as it has bytes.
 FREE = 1 << 20
-#: Files with the limit of a container, by version 2 and by version 1 of control groups.
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+#: On Linux, the memory of a container in bytes.
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 # -------------------------------------------------------------------- errors
@@ -49,8 +49,8 @@ def too_large(path: Path | str, limit: float) -> FileError:
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
         f"{path}: holds more than {size} when read. This is the limit: by default a third of the "
-        "available memory, and a multiple of its size for a compressed file. Check the file, "
-        "unpack it, or raise max_bytes"
+        "memory, and a multiple of its size for a compressed file. Check the file, unpack it, or "
+        "raise max_bytes"
     )
 
 
@@ -80,29 +80,22 @@ def read_errors(
 # -------------------------------------------------------------------- bounds
 
 
-def _available_memory() -> int:
-    """Bytes that are available here, which may be a container. Other systems count as 24 GiB."""
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        found.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
-    for name in _LIMITS:
-        with suppress(OSError, ValueError):  # "max" is no number, and no limit
-            found.append(int(Path(name).read_text(encoding="ascii")))
-    return min(found, default=24 << 30)
-
-
 def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
     """Maximum number of bytes to read from a file of ``on_disk`` bytes.
 
     Args:
         on_disk: Size of the file.
-        max_bytes: The user's maximum. Defaults to a third of the available memory, so that no
-            file fills a container or a shared machine.
+        max_bytes: The user's maximum. Defaults to a third of the memory of the machine or the
+            container; systems that do not tell theirs are taken to have 24 GiB.
         packed: Whether the file is compressed. By default, and for infinity, a multiple of its size
             bounds it too, because a small file that unpacks to gigabytes is damaged or hostile.
     """
-    limit = _available_memory() // 3 if max_bytes is None else max_bytes
+    memory = 24 << 30
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max" is no number, and no limit
+        memory = min(memory, int(_CONTAINER.read_text(encoding="ascii")))
+    limit = memory // 3 if max_bytes is None else max_bytes
     if packed and max_bytes in (None, math.inf):
         return min(limit, _UNPACKED + _RATIO * max(0, on_disk - _SMALL))
     return limit

@@ -85,7 +85,7 @@ def read_corpus(
             they and the documents have a column ``id``, such as the names of a folder's files, the
             rows are joined on it; otherwise they must be in the order of the documents.
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
-            available memory, and to less for a compressed file that unpacks to far more than its
+            machine's memory, and to less for a compressed file that unpacks to far more than its
             size.
         rank: Rank of this process, from 0. It then opens only its own shards of a folder, which are
             dealt so that all processes get about the same number of entries. Positions count from
