@@ -71,6 +71,12 @@ class _ShiftedSpace(_Prior):
         return replace(space, loc=space.loc + 0.1)
 
 
+class _CentredInItsBatch(_Prior):
+    def location(self, batch):
+        lengths = batch.lengths[:, None]
+        return self.loc + 0.1 * (lengths - lengths.mean())
+
+
 class _WrongGradient(NormalSpace):
     def gradient(self, z):
         return -1.01 * z
@@ -117,6 +123,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
     ("prior", "message"),
     [
         (_ShiftedSpace(), "is not the program's density"),
+        (_CentredInItsBatch(), "depends on the other documents"),
         (_with_space(_WrongGradient), "gradient"),
         (_with_space(_WrongDraw), "draw"),
         (_WiderContrasts(), "identified"),

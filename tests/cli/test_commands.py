@@ -118,6 +118,9 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     assert scores["perplexity"]["value"] == pytest.approx(np.exp(-likelihood))
     assert scores["coherence NPMI"]["documents"] == 40
     assert scores["perplexity"]["documents"] == 4
+    Path("blank.txt").write_text("\n\n")
+    assert main(["evaluate", run_folder, "blank.txt"]) == 0
+    assert "have no words, so the likelihood per token is undefined" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------- documents

@@ -29,7 +29,7 @@ def test_commands_use_one_thread_by_default():
         ("fit none.npz", "none.npz: no such file or folder"),
         ("fit counts.npz --num-topics 0", "num_topics is 0; expected at least 1"),
         ("fit counts.npz --min-df 3", "min_df cannot be used with counts"),
-        ("fit one.txt", "a split needs at least 2 documents"),
+        ("fit one.txt", "test_fraction: a split needs at least 2 documents"),
         ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
         ("fit counts.npz --model lda --posterior taylor", "TaylorGuide needs a normal prior"),
         ("fit counts.npz --posterior em", "posterior 'em'; expected one of "),
@@ -93,7 +93,7 @@ def test_output_in_any_encoding_is_printed(run_folder, encoding):
     ("name", "content", "options", "message"),
     [
         ("a.txt", b"caf\xe9 wood", "", "encoding"),
-        ("a.txt", b"wood", "--stop-words german", "german: no such file; check the path"),
+        ("a.txt", b"wood", "--stop-words german", "is 'german'; expected english, none, or a file"),
         ("a.csv", b"body,n\nwood,2\n", "", "text_field"),
         ("a.zzz", b"wood", "", "format"),
         ("a.csv", b"text,x\nwood,1\nwood,\n", "--model stm --prevalence ~x", "lacks a value in"),

@@ -80,6 +80,7 @@ def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
         ("fit x.npz --checkpoint-seconds nan", "--checkpoint-seconds: expected float; got nan"),
         ("fit", "CORPUS not given"),
         ("fit x.npz --source cauchy", "--source: expected 'gaussian', 'laplace'; got cauchy"),
+        ("fit x.yaml", "x.yaml: is a configuration file; did you mean --config x.yaml?"),
         ("fit x.npz y.npz", "unrecognized arguments: y.npz"),
         ("fit --config none.yaml", "none.yaml: cannot be read (No such file"),
         ("transform run x.npz", "--out not given"),

@@ -86,5 +86,5 @@ def test_report_on_counts_and_on_texts(counts, texts, capsys):
     assert main(["report", "other"]) == 0
     assert "<blockquote" in Path("other/report.html").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert main(["report", "run", "--out", "."]) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert main(["report", "run", "--out", ".", "--overwrite"]) == 1
+    assert "is a folder; name a file" in capsys.readouterr().err

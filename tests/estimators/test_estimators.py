@@ -91,6 +91,18 @@ def test_a_fit_finds_the_two_kinds_of_documents(name):
     assert estimator.stop_reason_ in ("converged", "stopped_early", "max_iterations")
 
 
+def test_a_fit_equals_the_recipes_fit():
+    X = counts()
+    estimator = ESTIMATORS["ctm"]().set_params(random_state=np.random.RandomState(7)).fit(X)
+    seed = int(np.random.RandomState(7).randint(2**31 - 1))
+    smoothing = 0.05 * min(1.0, X.sum() / (3 * 8))
+    model = lntm.models.ctm(3, 8, seed=seed, topic_smoothing=smoothing)
+    guide = lntm.guides.TaylorGuide(model)
+    options = {"max_iterations": 1, "start_epochs": 2, "stepwise_epochs": 1, "progress": False}
+    lntm.inference.VariationalEM(model, guide, seed=seed, **options).fit(X)
+    np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
+
+
 def test_auto_chooses_a_posterior_by_the_documents(monkeypatch):
     make = lntm.CorrelatedTopicModel
     monkeypatch.setattr(recipes, "MAX_VISITS", 1)

@@ -126,6 +126,7 @@ def test_topic_diversity_is_the_share_of_distinct_top_words() -> None:
         ([[1, 1]], {}, "topic 0 is .* or has a word twice"),
         (pd.DataFrame(np.ones((2, 25))), {}, r"(?s)topics is .*; expected a model, a floating"),
         ([(0, [("w1", 0.5), ("w2", 0.3)])], {}, "topic 0 is .*; expected .* different words or po"),
+        ([("w1", 5), ("w2", 3)], {}, r"topic 0 is \('w1', 5\), or"),
         (["w1 w2"], {}, "topic 0 is 'w1 w2', or"),
         (None, {}, "topics is None; expected"),
         ([["w1", "w99"]], {}, "'w99', which is not in the vocabulary"),

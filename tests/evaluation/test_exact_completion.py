@@ -210,6 +210,11 @@ def test_the_gradient_is_zero_at_the_modes() -> None:
 
 
 @pytest.mark.slow
+def test_topics_that_say_the_same_leave_no_doubt_of_the_chains() -> None:
+    model = lda(3, NUM_WORDS, topics=torch.ones(3, NUM_WORDS))
+    assert document_completion(model, hold_out(), num_draws=10).rhat.eq(1.0).all()
+
+
 def test_a_document_scores_the_same_in_every_batch() -> None:
     options = {"tolerance": 10.0, "num_draws": 10}
     counts = np.vstack([OBSERVED + HELD_OUT, 30 * OBSERVED[3:]])

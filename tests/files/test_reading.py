@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import threading
 import zipfile
@@ -89,6 +90,13 @@ def test_folders_and_missing_files_are_refused(tmp_path):
 def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expected):
     (tmp_path / "a.txt").write_bytes(data)
     assert reading.read_text(tmp_path / "a.txt") == expected
+
+
+def test_a_container_bounds_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_CONTAINER", tmp_path / "memory.max")
+    for text, least, most in (("300\n", 100, 100), ("max\n", 1 << 28, math.inf)):
+        (tmp_path / "memory.max").write_text(text)
+        assert least <= reading.byte_limit(0, None, packed=False) <= most
 
 
 # ------------------------------------------------------------------ arrays

@@ -109,7 +109,7 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
         assert '"war"' in model.read_text()
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', "["])
+@pytest.mark.parametrize("text", ['["x"]', '{"a": 1}', "["])
 def test_damaged_scores_are_an_error_that_changes_nothing(fitted, tmp_path, text):
     folder = lntm.io.save_run(tmp_path / "run", *fitted, {})
     (folder / "evaluation.json").write_text(text)

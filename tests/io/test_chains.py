@@ -78,6 +78,7 @@ def test_chains_are_left_out_on_request(fitted, tmp_path) -> None:
         {"documents": torch.arange(28)},
         {"documents": torch.arange(29.0)},
         {"latent.eta": torch.zeros(2, 29, 4)},
+        {"latent.eta": torch.full((2, 29, 3), torch.inf)},
         {"mass_matrix": "nope"},
         {"num_steps": 10**9},
         {"num_steps": "8"},

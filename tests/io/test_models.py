@@ -91,6 +91,7 @@ def test_model_json_needs_version_kind_and_settings(folder, changes):
     [
         (make_model, {"num_topics": 4}, "safetensors"),
         (make_model, {"num_words": 10**8}, "json: .* topics and words are impossible"),
+        (make_model, {"num_topics": 10**8}, "json: .* topics and words are impossible"),
         (make_model, {"dtype": "float64"}, "safetensors"),
         (make_model, {"topic_smoothing": -1.0}, "json"),
         (make_model, {"colour": "red"}, "json"),
@@ -234,6 +235,12 @@ def changed_topics():
     return model
 
 
+def of_more_words():
+    model = make_model()
+    model.topics = lntm.models.DirichletTopics(3, 7)
+    return model
+
+
 def unlike_its_class():
     """The parameters of the model's own prior, read in another way."""
     model = make_model()
@@ -257,6 +264,7 @@ def of_broken_words():
     ("make", "reason"),
     [
         (changed_topics, "topics is NormalTopics, not DirichletTopics"),
+        (of_more_words, "size mismatch"),
         (unlike_its_class, "prior is Other, not LogisticNormalPrior"),
         (of_a_tensor, "missing.*'loc'"),
         (of_broken_words, "can't encode character"),

@@ -333,7 +333,7 @@ def test_new_documents_need_known_groups(corpus) -> None:
     ("column", "message"),
     [
         ("age", "holds numbers such as"),
-        ("same", "the one level 'x' in all documents"),
+        ("same", "all documents the one level 'x'"),
         ("id", "has 40 different values in 40 documents"),
         (["party"], "expected the name of one column"),
     ],

@@ -95,6 +95,8 @@ def test_generated_corpora_have_the_lengths_and_seed_asked_for(device) -> None:
     # The read-only lengths of a corpus are accepted.
     assert model.generate(corpus.lengths, seed=4)[0].fingerprint() == corpus.fingerprint()
     assert torch.equal(latents["eta"], latents_again["eta"])
+    for kept in (torch.tensor(lengths).bfloat16(), torch.tensor([5.0, 0, 40], requires_grad=True)):
+        assert model.generate(kept, seed=4)[0].fingerprint() == corpus.fingerprint()
     for bad in ([10**19], [-1], [2.5], [True], [None], [[3]], [float("nan")]):
         with pytest.raises(ConfigError, match="expected a whole number of tokens"):
             model.generate(bad)

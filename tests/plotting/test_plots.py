@@ -13,6 +13,7 @@ from support.pictures import WORDS, make_factor_model, make_model, small_corpus
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.plotting import correlation_graph, document_proportions, source_plot
+from torch_lntm.plotting.topics import _plane
 from torch_lntm.reports import topic_labels
 
 
@@ -47,6 +48,15 @@ def test_the_graph_draws_the_strongest_positive_correlations():
     # Centring alone gives lda the correlation -1/(K - 1).
     plain = lntm.models.lda(4, len(WORDS), concentration=0.5, vocabulary=WORDS)
     assert pairs_in(correlation_graph(plain, min_correlation=0)) == 0
+
+
+def test_coordinates_of_the_map_keep_the_distances_of_a_plane():
+    def distances(points):
+        return np.linalg.norm(points[:, None] - points, axis=-1)
+
+    expected = distances(np.random.default_rng(0).normal(size=(7, 2)))
+    np.testing.assert_allclose(distances(_plane(expected)), expected, atol=1e-12)
+    assert _plane(np.zeros((1, 1))).tolist() == [[0.0, 0.0]]
 
 
 def test_graph_areas_follow_the_shares():

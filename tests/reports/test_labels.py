@@ -99,6 +99,8 @@ def test_representative_documents_have_the_largest_shares() -> None:
     assert found["rank"].tolist() == [1, 2, 1, 2]
     assert found["gamma"][0] == pytest.approx(0.9)
     assert found["title"].tolist() == ["b", "c", "a", "c"]
+    every = representative_documents(make_found(), num_docs=9)
+    assert sorted(set(every["document"])) == [0, 1, 2]  # the last has no words
     few = representative_documents(make_found(), num_docs=1, topics=["fires"])
     assert few[["topic", "document"]].to_numpy().tolist() == [[1, 0]]
     with pytest.raises(ConfigError, match="topic 2; expected numbers from 0 to 1"):

@@ -40,7 +40,7 @@ class Answering:
 def test_topics_get_names_that_are_saved(documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    ask = Answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
+    ask = Answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", '"Trade".')
     names = lntm.name_topics(model, corpus, ask)
     assert names == ("Economy", "War and peace", "Trade")
     loaded = lntm.load_model(lntm.save_model(model, tmp_path / "model"))

@@ -96,6 +96,18 @@ def test_the_page_is_complete_and_loads_nothing_from_outside(page, html):
     assert len(html.encode()) < 200_000
 
 
+def test_intervals_of_quoted_documents_have_their_ends_at_ranks_of_200_draws(known, html):
+    guide, corpus = known
+    draws = np.sort(theta_draws(guide, corpus, 200).theta.double().numpy(), axis=0)
+    for k in range(4):
+        section, positions = shown_documents(html, k)
+        ends = re.findall(r"\(([0-9.]+) to ([0-9.]+) %\), document", section)
+        # Of 200 draws, the 2.5 % point has rank 5.025 and the 97.5 % point 195.975.
+        low, high = draws[4:6, positions, k], draws[194:196, positions, k]
+        expected = [0.975 * low[0] + 0.025 * low[1], 0.025 * high[0] + 0.975 * high[1]]
+        np.testing.assert_allclose(np.array(ends, float).T, 100 * np.array(expected), atol=0.06)
+
+
 def test_texts_of_documents_are_escaped(page):
     assert len(page.all("script")) == 1
     for _, attributes in page.elements:
@@ -207,6 +219,7 @@ def test_every_model_has_a_page(name):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"texts": ["a"] * 39}, ConfigError, "39 texts for 40 documents"),
         ({"by": ["county"]}, CorpusError, "county"),
         ({"groups": {"a": [9]}}, ConfigError, "9"),
         ({"sections": [("a", len)]}, ConfigError, "sections is a list; expected functions by"),

@@ -12,6 +12,7 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.reports import score_table, topic_scores
 from torch_lntm.reports.scores import as_scores, read_scores, write_scores
+from torch_lntm.reports.sections import to_table
 
 ROWS = [
     ("perplexity", 1234.567, 45.6, "per token", 30, 1000, "so"),
@@ -27,6 +28,7 @@ def test_scores_are_written_and_read(tmp_path):
     path, scores = tmp_path / "scores.json", as_scores(ROWS)
     assert list(scores)[:4] == ["metric", "value", "std_error", "unit"]
     assert "<NA>" not in lntm.frames.render(scores)
+    assert "NA&gt;" not in to_table(scores, "Scores")
     write_scores(path, scores)
     records = json.loads(path.read_text())
     assert [record["standard_error"] for record in records] == [45.6, None, None]

@@ -11,6 +11,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
+from torch_lntm.recipes import Recipe
 
 
 @pytest.mark.slow
@@ -44,7 +45,15 @@ def test_names_groups_and_stability_serve_other_commands(tmp_path, monkeypatch, 
     of_groups = ["--formula", "~ season", "--groups", "a=0,mine; b=2"]
     assert "\nb     season[T.winter]" in printed("effects", "run", *of_groups, *options)
     printed_as = ["--num-fits", "1", "--print-as", "json"]
+    made, make = [], Recipe.make
+
+    def spy(*arguments, **settings):
+        made.append(settings["options"])
+        return make(*arguments, **settings)
+
+    monkeypatch.setattr(Recipe, "make", spy)
     assert len(json.loads(printed("stability", "run", *printed_as))) == 4
+    assert {options["max_iterations"] for options in made} == {2}
     printed("report", "run", "--levels", "3,2", "--stability", "1", *options)
     page = Path("run/report.html").read_text()
     for told in (">mine<", "Groups of topics", "Stability of the topics"):

@@ -69,6 +69,7 @@ def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:
     tree = lntm.topic_tree(pairs)
     assert tree.by == "correlation"
     assert set(tree.groups(3).values()) == {(0, 1), (2, 3), (4, 5)}
+    assert lntm.topic_tree(lntm.models.iftm(6, 8, 2)).by == "correlation"
     assert set(lntm.topic_tree(pairs, by="words").groups(3).values()) == BY_WORDS
     for prior in (
         priors.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
@@ -131,6 +132,8 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     ax = lntm.plotting.tree_plot(tree)
     assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
     assert {"3 groups", *tree.groups(3)} <= {text.get_text() for text in ax.texts}
+    cut = next(text.get_position()[0] for text in ax.texts if text.get_text() == "3 groups")
+    assert tree.merges[2, 2] < cut < tree.merges[3, 2]
     corpus, _ = make_model().generate([20] * 30, seed=0)
     guide = lntm.guides.TaylorGuide(make_model())
     path = lntm.report(guide, corpus, tmp_path / "page.html", tree=tree, num_draws=2)

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from support.fits import NUM_WORDS, break_at, fit_monte_carlo, make_corpus, new_model
 from support.processes import in_processes
 
@@ -342,7 +343,7 @@ def sums(values: np.ndarray) -> dict[str, Any]:
     """Sums over processes, by rank. All processes except the first have statistics of a mini-batch.
 
     Args:
-        values: ``(num_processes, num_words)`` counts.
+        values: ``(num_processes, num_words)`` counts. Words without counts are not sent.
     """
     processes = Processes()
     own = torch.from_numpy(values[processes.rank])
@@ -355,10 +356,12 @@ def sums(values: np.ndarray) -> dict[str, Any]:
 
     with processes.working(torch.device("cpu")):
         total = processes.total({"wide": own, "narrow": own.float()})
-        added = processes.add_up(statistics, torch.float32)
+        with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as reduce:
+            added = processes.add_up(statistics, torch.float32)
         again = processes.add_up(statistics, torch.float64)
     found = vars(added) | {"again": again.word_counts, "told": processes.gather(processes.rank)}
     found |= total | found.pop("sums")
+    found["sizes"] = [call.args[0].numel() for call in reduce.call_args_list]
     return {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in found.items()}
 
 

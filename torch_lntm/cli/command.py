@@ -166,8 +166,10 @@ def refuse_existing(path: str | None, overwrite: bool) -> None:
     """Check that a file may be written.
 
     Raises:
-        ConfigError: The path exists and may not be replaced.
+        ConfigError: The path is a folder, or a file that may not be replaced.
     """
+    if path is not None and Path(path).is_dir():
+        raise ConfigError(f"{path}: is a folder; name a file")
     if path is not None and Path(path).exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 

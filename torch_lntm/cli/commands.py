@@ -218,7 +218,9 @@ def evaluate(
     results: list[Any] = []
     if "completion" in chosen:
         results += completion(run.guide(), test, train, **options, **documents.random)
-    if "likelihood" in chosen:
+    if "likelihood" in chosen and test.num_tokens == 0:
+        say("the documents have no words, so the likelihood per token is undefined")
+    elif "likelihood" in chosen:
         results.append(lntm.evaluation.log_likelihood(run.model, test, method, **documents.random))
     scores = lntm.reports.score_table(*results)
     if {"coherence", "diversity"} & {*chosen}:
@@ -285,7 +287,7 @@ def _answer(command: str, prompt: str) -> str:
         done = subprocess.run(
             shlex.split(command), input=prompt, capture_output=True, text=True, check=True
         )
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"ask: {command!r:.80} failed: {error}") from error
     return done.stdout
 

@@ -122,8 +122,12 @@ class Documents:
         if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
         options |= self.given
-        if options.get("stop_words") not in (None, "auto", "none", "english"):
-            options["stop_words"] = read_lines(Path(options["stop_words"]))
+        words = options.get("stop_words")
+        if words not in (None, "auto", "none", "english"):
+            if not Path(words).exists():
+                expected = "english, none, or a file with a word per line"
+                raise ConfigError(f"stop_words is {words!r}; expected {expected}")
+            options["stop_words"] = read_lines(Path(words))
         return options
 
     def read(self, **more: Any) -> Corpus:

@@ -166,7 +166,7 @@ def _task(
     path = Path(fit.out or Path("runs", shortened(corpus.name or "corpus")))
     lntm.io.check_target(path, fit.overwrite)
     posterior = recipe.posterior if recipe.samples else parts.guide.name
-    config |= {name: settings.get(name) for name in CHOSEN}
+    config |= {name: (settings | (fit.model_options or {})).get(name) for name in CHOSEN}
     config |= {"out": str(path), "posterior": posterior}
     return _Task(path, corpus, split, parts, config, recipe)
 

@@ -217,6 +217,10 @@ def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -
     if config is not None:
         parser.set_defaults(**_read_config(parser, known, config))
     values = vars(parser.parse_args(arguments))
+    for option in known.values():
+        value = values[option.name]
+        if option.is_positional and config is None and str(value).endswith((".yaml", ".yml")):
+            parser.error(f"{value}: is a configuration file; did you mean --config {value}?")
     missing = [option for option in known.values() if option.is_required]
     missing = [option for option in missing if values[option.name] is None]
     if missing:

@@ -111,7 +111,7 @@ def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
     require_whole(0, seed=seed)
     if corpus.num_docs < 2:
-        raise CorpusError("a split needs at least 2 documents, got 1")
+        raise CorpusError("test_fraction: a split needs at least 2 documents, got 1")
     num_test = min(max(round(test_fraction * corpus.num_docs), 1), corpus.num_docs - 1)
     order = np.random.default_rng(seed).permutation(corpus.num_docs)
     return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))

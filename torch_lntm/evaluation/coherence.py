@@ -202,7 +202,7 @@ def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[A
         listed = isinstance(words, Sequence) and not isinstance(words, str) and len(words) > 0
         if (
             not listed
-            or not all(isinstance(word, str | Integral) for word in words)
+            or not any(all(isinstance(word, kind) for word in words) for kind in (str, Integral))
             or len(set(words)) < len(words)
         ):
             raise ConfigError(

@@ -26,6 +26,8 @@ _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 LONGEST = 16 << 20
 #: Any compressed file may hold FREE lines, and a larger one as many as it has bytes.
 FREE = 1 << 20
+#: On Linux, the memory of a container in bytes.
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 # -------------------------------------------------------------------- errors
@@ -83,13 +85,17 @@ def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
 
     Args:
         on_disk: Size of the file.
-        max_bytes: The user's maximum. Defaults to a third of the machine's memory; systems that do
-            not tell theirs are taken to have 24 GiB.
+        max_bytes: The user's maximum. Defaults to a third of the memory of the machine or the
+            container; systems that do not tell theirs are taken to have 24 GiB.
         packed: Whether the file is compressed. By default, and for infinity, a multiple of its size
             bounds it too, because a small file that unpacks to gigabytes is damaged or hostile.
     """
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 6 << 20
-    limit = 4096 * pages // 3 if max_bytes is None else max_bytes
+    memory = 24 << 30
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max" is no number, and no limit
+        memory = min(memory, int(_CONTAINER.read_text(encoding="ascii")))
+    limit = memory // 3 if max_bytes is None else max_bytes
     if packed and max_bytes in (None, math.inf):
         return min(limit, _UNPACKED + _RATIO * max(0, on_disk - _SMALL))
     return limit

@@ -261,7 +261,8 @@ def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
         if run is not None:
             scores = run.read(EVALUATION, lambda file: read_json(file, list))
             facts = run.config, run.metadata, scores or ()
-        files[CARD] = signed(model_card(model, *facts))
+        with read_errors(path / EVALUATION, "not a list of scores", (AttributeError, TypeError)):
+            files[CARD] = signed(model_card(model, *facts))
     for name, data in files.items():
         with writing.atomic_write(path / name) as file:
             file.write(data)

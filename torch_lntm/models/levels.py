@@ -315,8 +315,8 @@ def _check_levels(column: str, levels: tuple[Level, ...], num_docs: int) -> None
     """Raise if a column has a single level, or few documents of each."""
     if len(levels) < 2:
         raise ConfigError(
-            f"content: column {column!r} has the one level {levels[0]!r} in all documents; leave "
-            "it out"
+            f"content: column {column!r} gives all documents the one level {levels[0]!r}; leave it "
+            "out, or take shorter periods"
         )
     if 2 * len(levels) > num_docs:
         raise ConfigError(

@@ -382,7 +382,7 @@ class TopicModel(nn.Module):
         """
         self._check_dtype()
         require_whole(0, seed=seed)
-        values = np.asarray(lengths.cpu() if isinstance(lengths, Tensor) else lengths)
+        values = np.asarray(lengths.tolist() if isinstance(lengths, Tensor) else lengths)
         numbers = values.astype(float)  # as whole numbers, 10**19 would overflow
         bad = ~((numbers >= 0) & (numbers < 2**63)) | (numbers != numbers.round())
         bad |= values.dtype == bool

@@ -163,7 +163,7 @@ def _name_in(answer: Any, taken: Sequence[str]) -> str:
     """
     if not isinstance(answer, str) or len(answer) > _ANSWER:
         raise ConfigError("it is not a short text")
-    name = _REASONING.sub("", answer).strip().strip(_QUOTES).removesuffix(".").strip()
+    name = _REASONING.sub("", answer).strip().rstrip(f".{_QUOTES}").lstrip(_QUOTES).strip()
     if len(name.splitlines()) != 1:
         raise ConfigError("it is not a single line")
     if _MARKUP.search(name):

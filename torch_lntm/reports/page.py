@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from torch_lntm.reports.prevalence import (
     dividing_columns,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import best_documents, excerpts
+from torch_lntm.reports.representatives import best_documents, excerpts, require_texts
 from torch_lntm.reports.scores import as_scores, read_scores
 from torch_lntm.reports.sections import PageData, check_sections, render_sections, to_table
 from torch_lntm.reports.tree import TopicTree
@@ -47,10 +47,9 @@ LEVEL = 0.95
 #: many documents is below 0.16 percentage points. Draws of more documents take many minutes.
 MAX_DOCS = 100_000
 #: Limits of the page: default number of columns, rows of the table of correlations, metadata of a
-#: document, letters of a value; and fewest draws for the interval of a document's share.
-_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 50
-#: Most documents whose draws stay in memory, for the intervals of representative documents.
-_KEPT = 5000
+#: document, letters of a value; and fewest draws for the interval of a document's share, whose ends
+#: vary by a tenth of its length with 50 draws and by a twentieth with 200.
+_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 200
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
     autoescape=True,
@@ -188,6 +187,8 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
+    if isinstance(texts, Collection):  # other texts are counted as they are read
+        require_texts(len(texts), everything)
     corpus, sample, draws = _sampled(
         everything, source, max_docs, seed, num_draws=num_draws, progress=progress
     )
@@ -223,12 +224,15 @@ def render_page(
 def _sampled(
     corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
-    """The documents of the page, their ascending positions, and draws of their proportions."""
+    """The documents of the page, their ascending positions, and draws of their proportions.
+
+    All draws are made in a single pass over the documents, so that these need not fit in memory.
+    """
     rows, some = np.arange(len(corpus)), corpus
     if len(corpus) > max_docs:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
         some = corpus[rows]
-    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=len(rows) <= _KEPT, **options)
+    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
     return some, rows, draws.of_selection(rows)
 
 

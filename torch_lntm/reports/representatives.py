@@ -107,11 +107,16 @@ def excerpts(
             # A text can be a whole book, so it is cut before its white space is cleaned.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
             found[number - 1] = shorten(" ".join(beginning.split()), _TEXT)
+    require_texts(number, corpus)
+    return [found[d] for d in positions.tolist()]
+
+
+def require_texts(number: int, corpus: Corpus) -> None:
+    """Refuse another number of texts than of documents."""
     if number != len(corpus):
         raise ConfigError(
             f"{number} texts for {len(corpus)} documents; expected one for each, in order"
         )
-    return [found[d] for d in positions.tolist()]
 
 
 def _frequent_words(corpus: Corpus, document: int) -> str:

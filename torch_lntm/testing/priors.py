@@ -55,6 +55,7 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     space = prior.space(batch)
     assert isinstance(space, prior.space_type), "space() returns another type than space_type"
     _check_space(space, model, batch, "space")
+    _check_independence(space, model, batch)
     _check_program_density(space, model, batch)
     _check_draws(space, model, batch)
     identified = prior.identified(batch)
@@ -113,6 +114,16 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     part = space.select(some)
     equal(part.logits(z[some]), logits[some], f"{name}: select() changes logits()")
     equal(part.log_density(z[some]), density[some], f"{name}: select() changes log_density()")
+
+
+def _check_independence(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
+    """The prior of a document is the same in every batch."""
+    z = _draw(space, batch)
+    for row in torch.arange(batch.num_docs).split(1):
+        alone, together = model.prior.space(batch.select(row)), space.select(row)
+        message = "space(): a document's prior depends on the other documents of its batch"
+        equal(alone.logits(z[row]), together.logits(z[row]), message)
+        equal(alone.log_density(z[row]), together.log_density(z[row]), message)
 
 
 def _by_document(

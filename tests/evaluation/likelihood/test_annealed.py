@@ -250,6 +250,15 @@ def test_single_precision_models_are_computed_in_double() -> None:
         torch.testing.assert_close(*values, atol=1e-3, rtol=0)
 
 
+def test_paths_have_the_fewest_coordinates() -> None:
+    model, parts = make_model("iftm", 3), [np.arange(2)]
+    corpus = Corpus.from_matrix(np.ones((2, model.num_words), int))
+    # Gaussian sources are integrated out, and on the bridge also the shift that logits share.
+    for targets, dim in ((annealed._from_prior, 3), (annealed._from_posterior, 2)):
+        (target,) = targets(model, model.topics.double_probs, corpus, parts, 2)
+        assert target.dim == dim
+
+
 @pytest.mark.slow
 def test_extreme_models_give_finite_estimates() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])

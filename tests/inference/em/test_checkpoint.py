@@ -49,7 +49,8 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
         word_counts=words(),
         theta=torch.rand(4, 3),
         statistics=Statistics(4.0, 9.0, {"latent_sum": torch.rand(3).double()}, words(), -3.0, 1),
-        model={"topics.logits": torch.rand(5, 3)},
+        # Own priors may use any name.
+        model={name: torch.rand(5, 3) for name in ("prior.word_counts", "prior.slopes.age/sex")},
         best={"prior.loc": torch.rand(3)},
         optimizer={"0": {"step": torch.tensor(3.0)}},
     )

@@ -170,9 +170,10 @@ def test_a_lost_process_is_reported_by_the_remaining_ones() -> None:
 
 @pytest.mark.slow
 def test_sums_are_float64_and_word_counts_have_the_requested_dtype() -> None:
-    """The first process has no documents of the mini-batch."""
+    """The first process has no documents of the mini-batch, and one word in three never occurs."""
     values = np.random.default_rng(0).standard_normal((3, 200))
     values *= 10.0 ** np.arange(-6, 14).repeat(10)
+    values[:, ::3] = values[1, 1::3] = 0.0
     found = in_processes(3, shared_fits.sums, values)
     exact, single = values.sum(0), values.astype(np.float32)
     for rank in range(3):
@@ -188,6 +189,8 @@ def test_sums_are_float64_and_word_counts_have_the_requested_dtype() -> None:
         assert scalars == [2.0, 4.0, -1.0]
         assert found[rank]["num_unconverged"] == 2
         assert found[rank]["told"] == [0, 1, 2]
+        # Words with counts, the counts of two words in three, and all other sums with flags.
+        assert found[rank]["sizes"] == [200, 133, 3 + 4 + 3 + 1]
 
 
 def test_several_processes_without_a_group_are_warned_of(monkeypatch) -> None:

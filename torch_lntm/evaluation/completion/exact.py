@@ -100,11 +100,13 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
     # The jackknife leaves out each chain in turn.
     without = (mean * num_chains - means) / (num_chains - 1)
     bias = (num_chains - 1) * (words.log_likelihood(without).mean(0) - score)
+    # Draws that are equal within rounding, as without held-out tokens, could have any R-hat.
+    rounding = 1e-12 * (1.0 + log_likelihood.abs().amax((0, 1)))
+    constant = log_likelihood.std((0, 1)) <= rounding
     return {
         "log_predictive": score - bias,
         "variance": influence.var(0) / num_chains,
         "bias": bias,
-        # Documents without held-out tokens have equal draws.
-        "rhat": split_gelman_rubin(log_likelihood).nan_to_num(1.0),
+        "rhat": torch.where(constant, 1.0, split_gelman_rubin(log_likelihood)),
         "num_draws": torch.full((num_docs,), log_likelihood.shape[1]),
     }

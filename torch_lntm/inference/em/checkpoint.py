@@ -29,6 +29,8 @@ FORMAT_VERSION = 8
 BEST_MEANS = "best.means"
 #: Name of the tensors that are stored word by word.
 _WORD_COUNTS = "word_counts"
+#: Separator of the names in a path, which the names of a model's own parameters hardly have.
+_WITHIN = "//"
 #: Tensors by name, in fields of :class:`FitState` and in files.
 Tensors = dict[str, Tensor]
 
@@ -85,7 +87,8 @@ class FitState:
             # Word counts are stored word by word, and the order in memory affects the last bit of
             # sums.
             else:
-                tensors[path] = value.mT if path.endswith(_WORD_COUNTS) else value
+                name = path.split(_WITHIN)[-1]
+                tensors[path] = value.mT if name == _WORD_COUNTS else value
         return tensors, record
 
     def load(self, tensors: Tensors, record: dict[str, Any], device: torch.device) -> None:
@@ -98,7 +101,7 @@ class FitState:
         """
         found: dict[str, Any] = {name: {} for name in ("model", "best", "optimizer")}
         for path, value in {**tensors, **record}.items():
-            *parents, name = path.split("/")
+            *parents, name = path.split(_WITHIN)
             values = found
             for parent in parents:
                 values = values.setdefault(parent, {})
@@ -112,10 +115,10 @@ class FitState:
 
 
 def _leaves(values: Mapping[str, Any], parents: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested dictionaries with their paths, such as ``model/prior.loc``."""
+    """Yields the values of nested dictionaries with their paths, such as ``model//prior.loc``."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{parents}{name}/")
+            yield from _leaves(value, f"{parents}{name}{_WITHIN}")
         else:
             yield parents + name, value
 

@@ -21,6 +21,9 @@ from torch_lntm.inference.interruption import Terminated, handled_signals
 
 T = TypeVar("T")
 
+#: Largest number of values that are collected from the processes at once, to bound memory.
+COLLECTED_NUMBERS = 2**20
+
 
 class Processes:
     """The processes of a shared fit, each of which solves its part of every batch.
@@ -114,8 +117,12 @@ class Processes:
                 self._raise_together(error)
             self._nothing = found[0]
         part = part or self._nothing
-        # The counts are stored word by word.
-        rows = self._all_reduce(part.word_counts.mT.to(self._device, dtype).contiguous())
+        # The counts are stored word by word. Only words with counts are sent, because a mini-batch
+        # of short documents has few words of a large vocabulary.
+        rows = part.word_counts.mT.to(self._device, dtype).contiguous()
+        has_counts = rows.sum(1).bool().to(torch.uint8)
+        words = self._all_reduce(has_counts, dist.ReduceOp.MAX).nonzero().squeeze(1)
+        rows.index_copy_(0, words, self._all_reduce(rows.index_select(0, words)))
         scalars = [part.num_docs, part.num_tokens, float(part.objective), int(part.num_unconverged)]
         message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
         sums = self.total({"": message, **{name: part.sums[name] for name in self._nothing.sums}})
@@ -271,10 +278,18 @@ class Processes:
             ``(0, ...)`` elsewhere.
         """
         sent = torch.uint8 if rows.dtype == torch.bool else rows.dtype
-        table = torch.zeros((height, *rows.shape[1:]), dtype=sent)
-        table[torch.from_numpy(positions)] = rows.to(sent)
-        table = self._all_reduce(table).to(rows.dtype)
-        return table if self.first else table[:0].clone()
+        tail = rows.shape[1:]
+        table = rows.new_zeros((height if self.first else 0, *tail))
+        # Some rows at a time, so that only the first process needs memory for all of them.
+        step = max(1, COLLECTED_NUMBERS // max(1, tail.numel()))
+        for start in range(0, height, step):
+            part = torch.zeros((min(step, height - start), *tail), dtype=sent)
+            begin, end = np.searchsorted(positions, [start, start + step])
+            part[torch.from_numpy(positions[begin:end] - start)] = rows[begin:end].to(sent)
+            part = self._all_reduce(part)
+            if self.first:
+                table[start : start + step] = part
+        return table
 
     # -- signals ---------------------------------------------------------------------------------
 

@@ -432,11 +432,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             state.statistics.word_counts = state.statistics.word_counts.to(self.model.dtype)
         else:
             state.statistics.blend_(new, self._weight(), scale)
-        if self.ascent is None or is_first:
-            state.statistics.maximise(self.model)
-            return
-        state.statistics.maximise_prior(self.model)
-        state.optimizer = self.ascent.step(scale * new.word_counts, state.step)
+        ascent = None if is_first else self.ascent
+        state.statistics.maximise(self.model, topics=ascent is None)
+        if ascent is not None:
+            state.optimizer = ascent.step(scale * new.word_counts, state.step)
 
     def _weight(self) -> float:
         """Weight of the current mini-batch in the running statistics."""

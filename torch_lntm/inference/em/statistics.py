@@ -94,17 +94,19 @@ class Statistics:
         self.objective = old_weight * self.objective + new_weight * new.objective
         self.num_unconverged = new.num_unconverged
 
-    def maximise(self, model: TopicModel) -> None:
-        """M-step: set the model's parameters to their maximisers under their priors."""
-        self.maximise_prior(model)
-        model.topics.m_step(self.word_counts)
+    def maximise(self, model: TopicModel, *, topics: bool = True) -> None:
+        """M-step: set the model's parameters to their maximisers under their priors.
 
-    def maximise_prior(self, model: TopicModel) -> None:
-        """M-step of all parameters except the topics."""
+        Args:
+            model: The model.
+            topics: Whether to set the topics too.
+        """
         word_sums = {name: x for name, x in self.sums.items() if name.startswith(_WORDS)}
         model.words.m_step(**{name.removeprefix(_WORDS): x for name, x in word_sums.items()})
         prior_sums = {name: x for name, x in self.sums.items() if name not in word_sums}
         model.prior.m_step(self.num_docs, **prior_sums)
+        if topics:
+            model.topics.m_step(self.word_counts)
 
 
 def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:

@@ -212,8 +212,16 @@ class VariationalRun(ResumableFit[VariationalResult]):
     def _enter(self, phase: str) -> None:
         self.state.phase, self.state.step = phase, 0
 
-    def _record(self, objective: float, **more: Any) -> dict[str, Any]:
+    def _record(self, objective: float | None = None, **more: Any) -> dict[str, Any]:
+        """Record of a step; the objective is that of the last E-step of all documents by default.
+
+        It is the objective of the documents plus the parameters' log prior, nats per token.
+        """
         state = self.state
+        if objective is None:
+            assert state.statistics is not None
+            nats = float(state.statistics.objective) + float(self.model.log_prior())
+            objective = nats / self.num_tokens
         return {
             "phase": state.phase,
             "restart": state.restart,
@@ -295,10 +303,9 @@ class VariationalRun(ResumableFit[VariationalResult]):
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
-            state.statistics = statistics = self._e_step(bar, self.guide.em_options)
-        score = self._objective(statistics)
-        record = self._record(score)
-        scores = [*(r["objective"] for r in state.history if r["phase"] == "score"), score]
+            state.statistics = self._e_step(bar, self.guide.em_options)
+        record = {**self._record(), "phase": "score"}
+        scores = [r["objective"] for r in [*state.history, record] if r["phase"] == "score"]
         means = state.documents.tensors["means"]
         # The rows of the documents fit the topics of this restart only.
         for name in state.documents.tensors.keys() - {BEST_MEANS}:
@@ -313,7 +320,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
             self._continue_best()
             state.restart = scores.index(max(scores))
             self._enter("annealing")
-        yield {**record, "phase": "score"}
+        yield record
 
     def _continue_best(self) -> None:
         """Set the parameters and means of the best restart, whose statistics are not kept."""
@@ -338,7 +345,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 state.statistics.maximise(self.model)
                 state.step += 1
                 bar.set_postfix_str(f"T={temperatures['inverse_temperature']:g}")
-                yield self._record(self._objective(state.statistics), **temperatures)
+                yield self._record(**temperatures)
         self._enter("em")
         state.statistics = None
 
@@ -352,12 +359,13 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
                 state.statistics = self._e_step(bar, self.guide.em_options)
-                objective, change = self._objective(state.statistics), ""
-                if state.step:
-                    change = f", change {objective - state.history[-1]['objective']:.1e}"
                 state.step += 1
+                record, change = self._record(), ""
+                objective = record["objective"]
+                if state.step > 1:
+                    change = f", change {objective - state.history[-1]['objective']:.1e}"
                 bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
-                yield self._record(objective)
+                yield record
 
     def converged(self) -> bool:
         """Whether the last EM iteration changed the objective by at most the tolerance.
@@ -407,10 +415,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 del posterior, new  # the next E-step needs the memory
                 bar.update(batch.num_docs)
         return total
-
-    def _objective(self, statistics: Statistics) -> float:
-        """Objective of the documents plus the parameters' log prior, nats per token."""
-        return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
     # -- results ---------------------------------------------------------------------------------
 

@@ -94,12 +94,17 @@ class Covariates:
         # Relative spread that float32, the type of batches, still resolves to 0.1 %.
         blurred = np.flatnonzero(scales <= 1e-4 * sizes)
         if len(blurred):
-            name = names[blurred[0]]
+            column = blurred[0]
+            name, scale = names[column], scales[column]
+            if scale <= 1e-10 * sizes[column]:
+                raise ConfigError(
+                    f"prevalence: the column {name} is the same in all documents, like the "
+                    "intercept; leave it out"
+                )
             raise ConfigError(
-                f"prevalence: the column {name} varies by {scales[blurred[0]]:.2g} around "
-                f"{means[blurred[0]]:.9g}, and single precision would round this variation; leave "
-                f"a constant column out, or use center({name}) in the formula, or subtract the "
-                "mean; write dates as in 2004-09-30"
+                f"prevalence: the column {name} varies by {scale:.2g} around {means[column]:.9g}, "
+                f"and single precision would round this variation; use center({name}) in the "
+                "formula, or subtract the mean; write dates as in 2004-09-30"
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 

@@ -114,8 +114,10 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
             if ((covariance - possible).abs() > 5e-6 * scale).any():
                 raise ConfigError(
-                    "prior covariance is not symmetric, or not diagonal where logits are "
-                    "independent; pass (C + C.T) / 2, or use ctm for a full covariance"
+                    "prior covariance is not symmetric; pass (C + C.T) / 2"
+                    if self.has_correlations
+                    else "prior covariance is not diagonal, but logits are independent under this "
+                    "prior; give their standard deviations by std, or use ctm for a full covariance"
                 )
             tril, info = torch.linalg.cholesky_ex(possible)
             if int(info) != 0:

@@ -174,10 +174,11 @@ class StructuralPrior(LogisticNormalPrior):
             return self.means.new_zeros(batch.num_docs, 0)
         x, shape = batch.covariates.get(PREVALENCE), (batch.num_docs, self.num_covariates)
         if x is None or tuple(x.shape) != shape:
+            found = "no covariates" if x is None else f"covariates of shape {tuple(x.shape)}"
             raise ConfigError(
-                f"the batch has covariates of shape {None if x is None else tuple(x.shape)} for "
-                f"this model's prior mean; expected {shape}: {', '.join(self.covariates.names)}. "
-                "Make the batch by model.encode(corpus).batch()"
+                f"the batch has {found}; expected {shape} for this model's prior mean: "
+                f"{', '.join(self.covariates.names)}. Make the batch by "
+                "model.encode(corpus).batch()"
             )
         return (x.double() - self.means) / self.scales
 

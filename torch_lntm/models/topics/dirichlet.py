@@ -259,10 +259,10 @@ class DirichletTopics(LogitTopics):
         fit's own prior, Dirichlet(1 + smoothing), suits modes but would pull draws towards uniform
         topics.
         """
-        pseudo = torch.zeros_like(word_counts)
+        pseudo = word_counts.new_zeros(self.num_topics, 1)
         allowed = word_counts.new_full((self.num_topics,), self.num_words)
         if self.keywords is not None:
-            self.keywords.add_to_(pseudo)
+            pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
             allowed[len(self.keywords) :] -= len(self.keywords.excluded)
         beta = improved_concentration(self._draw_concentration, word_counts, pseudo, allowed)
         self._draw_concentration = beta
@@ -318,7 +318,8 @@ def improved_concentration(
     Args:
         concentration: The current β.
         counts: ``(num_topics, num_words)`` float64.
-        pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration.
+        pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration, or
+            ``(num_topics, 1)`` zeros, whose digamma costs nothing.
         num_words: ``(num_topics,)`` number of words that each topic may have, float64.
     """
     beta, sums = concentration + pseudo, concentration * num_words + pseudo.sum(1)
