@@ -16,8 +16,9 @@ from studies.scores.completion import completion_of, completion_perplexity
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
 from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
-from torch_lntm.evaluation.completion.exact import SHORT
+from torch_lntm.evaluation.completion.exact import SHORT, _score
 from torch_lntm.evaluation.completion.result import ExactCompletion
+from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import lda
 
 RNG = np.random.default_rng(0)
@@ -213,6 +214,23 @@ def test_the_gradient_is_zero_at_the_modes() -> None:
 def test_topics_that_say_the_same_leave_no_doubt_of_the_chains() -> None:
     model = lda(3, NUM_WORDS, topics=torch.ones(3, NUM_WORDS))
     assert document_completion(model, hold_out(), num_draws=10).rhat.eq(1.0).all()
+
+
+def test_rhat_is_large_where_chains_disagree() -> None:
+    words = SparseWords(
+        torch.full((2, NUM_WORDS), 1.0 / NUM_WORDS), Corpus.from_matrix(HELD_OUT).batch()
+    )
+    draws = np.random.default_rng(0).normal(size=(4, 50, len(HELD_OUT)))
+    means = torch.full((4, len(HELD_OUT), 2), 0.5)
+    for shift in (0.0, 1.0):
+        values = draws + shift * np.arange(4)[:, None, None]
+        halves = values.reshape(8, 25, -1)
+        within = halves.var(1, ddof=1).mean(0)
+        between = halves.mean(1).var(0, ddof=1)
+        expected = np.sqrt(24 / 25 + between / within)
+        rhat = _score(words, means, torch.from_numpy(values))["rhat"].numpy()
+        np.testing.assert_allclose(rhat, expected)
+        assert (rhat > 1.3).all() == (shift > 0)
 
 
 def test_a_document_scores_the_same_in_every_batch() -> None:
