@@ -323,6 +323,21 @@ def test_a_frame_with_ids_and_without_an_index_is_joined_by_the_ids():
         corpus.with_metadata(table.assign(id=["1.txt", "2.txt", "3.txt"]))
 
 
+def test_numbers_as_ids_find_names_that_are_text():
+    corpus = Corpus.from_texts(pd.Series(list(TEXTS), index=["1", "10", "2"]))
+    table = pd.DataFrame({"id": [1, 2, 10], "n": [1, 2, 10]})
+    assert corpus.with_metadata(table).metadata["n"].tolist() == [1, 10, 2]
+
+
+def test_the_column_of_ids_of_a_file_names_its_documents(tmp_path):
+    path = tmp_path / "posts.csv"
+    path.write_text("id,text,n\n" + "".join(f"{9 - i},{t},{i}\n" for i, t in enumerate(TEXTS)))
+    corpus = read_corpus(path)
+    assert corpus.metadata.index.tolist() == [9, 8, 7]
+    table = pd.DataFrame({"n": [7, 8, 9]}, index=[7, 8, 9])
+    assert corpus.with_metadata(table).metadata["n"].tolist() == [9, 8, 7]
+
+
 # -------------------------------------------------------------------- selections and files
 
 

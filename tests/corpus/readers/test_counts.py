@@ -49,6 +49,12 @@ def test_words_and_labels_are_found_beside_counts(tmp_path, name, text, vocabula
     assert corpus.labels == ("a|b", "", "c")
 
 
+def test_words_are_found_beside_arrays(tmp_path):
+    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix([[1, 0, 2]]))
+    write(tmp_path / "toy.vocab.txt", "apple\nbee\ncat\n")
+    assert read_corpus(tmp_path / "toy.npz").vocabulary == WORDS
+
+
 def test_words_of_the_caller_override_files_beside_counts(tmp_path):
     path = write(tmp_path / "toy.ldac", LDAC)
     write(tmp_path / "vocab.txt", "one\ntwo\n")  # would not fit
