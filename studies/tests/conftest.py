@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import fused, lee, shared_data, shared_state
+from tests.conftest import (
+    fused,
+    lee,
+    pytest_collection_modifyitems,
+    shared_data,
+    shared_state,
+)
 from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 
-__all__ = ["fused", "lee", "shared_data", "shared_state"]
+__all__ = ["fused", "lee", "pytest_collection_modifyitems", "shared_data", "shared_state"]
 
 
 @pytest.fixture
