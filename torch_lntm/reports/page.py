@@ -47,9 +47,11 @@ LEVEL = 0.95
 #: many documents is below 0.16 percentage points. Draws of more documents take many minutes.
 MAX_DOCS = 100_000
 #: Limits of the page: default number of columns, rows of the table of correlations, metadata of a
-#: document, letters of a value; and fewest draws for the interval of a document's share, whose ends
-#: vary by a tenth of its length with 50 draws and by a twentieth with 200.
-_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 200
+#: document, and letters of a value.
+_COLUMNS, _PAIRS, _FIELDS, _VALUE = 6, 40, 6, 80
+#: Fewest draws for the interval of a document's share. Its ends vary by a tenth of its length with
+#: 50 draws, and by a twentieth with 200.
+_DRAWS = 200
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
     autoescape=True,
