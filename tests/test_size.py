@@ -22,7 +22,7 @@ BUDGETS = {
     ("torch_lntm",): 24_400,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_660,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_690,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 1_950,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_960,
     ("torch_lntm/cli",): 1_215,
     ("torch_lntm/inference",): 3_810,
     ("torch_lntm/evaluation",): 1_285,
