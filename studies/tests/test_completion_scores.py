@@ -8,6 +8,14 @@ import pytest
 import torch
 
 from studies.scores.completion import completion_of, completion_perplexity
+from tests.support.held_out import (
+    ALPHA,
+    COVARIANCE,
+    LOC,
+    NUM_WORDS,
+    TOPICS,
+    hold_out,
+)
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import document_completion
@@ -15,31 +23,6 @@ from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.models import ctm, iftm, lda
 
 COUNTS = np.random.default_rng(3).poisson(0.8, (20, 12))
-RNG = np.random.default_rng(0)
-NUM_WORDS = 6
-TOPICS = {k: RNG.dirichlet(np.full(NUM_WORDS, 0.5), k) * 0.97 + 0.03 / NUM_WORDS for k in (2, 3)}
-ALPHA = {2: np.array([0.4, 1.1]), 3: np.array([0.2, 0.7, 0.4])}
-LOC = {2: np.array([0.5, -0.3]), 3: np.array([0.2, -0.4, 0.6])}
-ROOT = RNG.normal(size=(3, 3)) + np.eye(3)
-COVARIANCE = {k: (ROOT @ ROOT.T)[:k, :k] for k in (2, 3)}
-#: Observed and held-out counts; one document has nothing observed, one nothing held out.
-OBSERVED = np.array(
-    [[3, 0, 1, 0, 2, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 2, 0, 4, 1, 6]]
-)
-HELD_OUT = np.array(
-    [[1, 1, 0, 2, 0, 1], [0, 0, 2, 1, 0, 0], [2, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]]
-)
-
-
-def hold_out(times: int = 1) -> WordHoldOut[Corpus]:
-    """The documents, each several times."""
-    observed, rest = (np.tile(x, (times, 1)) for x in (OBSERVED, HELD_OUT))
-    corpus = Corpus.from_matrix(observed + rest, name="few")
-    entries = (
-        np.repeat(np.arange(corpus.num_docs), np.diff(corpus.row_offsets)),
-        corpus.word_index,
-    )
-    return WordHoldOut(corpus, observed[entries].astype(np.int64))
 
 
 def test_arrays_are_normalised_and_frames_are_joined_by_names() -> None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.errors import undefined
 from torch_lntm.latents.space import LatentSpace
 
 #: Degrees of freedom of Student-t proposals.
@@ -73,7 +74,7 @@ class IdentifiedSpace(LatentSpace):
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,
             dim)``, float64.
         """
-        raise NotImplementedError("see has_normal")
+        raise undefined(self, "normal")
 
 
 @dataclass(frozen=True, eq=False)
