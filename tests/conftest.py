@@ -72,7 +72,7 @@ def accelerator(device):
 
 
 @pytest.fixture
-def fused(monkeypatch):
+def triton(monkeypatch):
     """Switches Triton's kernels on, and says where they run: on CUDA or in the interpreter."""
     import torch
 
@@ -83,6 +83,23 @@ def fused(monkeypatch):
     )
     monkeypatch.setenv("LNTM_TRITON", "1")
     return torch.device("cuda" if there else "cpu")
+
+
+@pytest.fixture
+def numba(monkeypatch):
+    """Switches Numba's kernels on, which run on the CPU."""
+    pytest.importorskip("numba", reason="needs Numba, the extra fast")
+    monkeypatch.delenv("LNTM_TRITON", raising=False)
+    monkeypatch.setenv("LNTM_COMPILED", "1")
+    import torch
+
+    return torch.device("cpu")
+
+
+@pytest.fixture(params=["triton", "numba"])
+def fused(request):
+    """Switches the fused kernels of each back end on, and says where they run."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ _ATTEMPTS = 64
 
 
 def _in_one_launch(key: Tensor) -> bool:
-    """Whether to use Triton's kernels. Keys on a CPU use torch, even if fused kernels are on."""
-    return key.is_cuda and fused.is_enabled(key)
+    """Whether to use fused kernels. Keys on a CPU never use Triton's interpreter."""
+    return fused.is_enabled(key) if key.is_cuda else fused.is_compiled(key)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from oracles.mixture import mixture_log_likelihood_reference
+from support.kernels import without_fused_kernels
 from support.problems import make_batch
 from torch import Tensor
 
@@ -72,7 +73,7 @@ def test_fused_counts_equal_the_reference_and_the_sparse_products(
     torch.testing.assert_close(got.topic_counts.double(), (exact * slope).detach(), **close)
     torch.testing.assert_close(got.topic_counts.sum(1), batch.lengths, **close)
 
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    without_fused_kernels(monkeypatch)
     sparse = expected_counts(weights, topics, batch)
     torch.testing.assert_close(got.log_likelihood, sparse.log_likelihood, **close)
     torch.testing.assert_close(got.topic_counts, sparse.topic_counts, **close)
@@ -123,7 +124,7 @@ def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch)
     batch = replace(batch, num_words=batch.num_words + 2)
     found = expected_counts(weights, topics, batch, word_counts=True)
     alone = expected_word_counts(weights, topics, batch)
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    without_fused_kernels(monkeypatch)
     expected = expected_counts(weights, topics, batch, word_counts=True)
     for got, one_by_one in zip(found, expected, strict=True):
         torch.testing.assert_close(got, one_by_one, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -135,7 +136,7 @@ def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 600])
-def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkeypatch) -> None:
+def test_fused_noise_equals_separate_operations(size, triton, accelerator, monkeypatch) -> None:
     index = torch.tensor([0, 1, 7, 2**40], device=accelerator)
 
     def made() -> tuple[Tensor, ...]:
@@ -147,7 +148,7 @@ def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkey
     monkeypatch.setattr(fused_kernels, "normal", lambda *args: (called.append(1), normal(*args))[1])
     in_one = made()
     assert called
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    without_fused_kernels(monkeypatch)
     one_by_one = made()
     assert len(called) == 1
     for got, expected in zip(in_one, one_by_one, strict=True):
@@ -157,7 +158,8 @@ def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkey
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])
-def test_the_kernels_are_off_on_a_cpu(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_off_on_a_cpu(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LNTM_COMPILED", "0")
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
@@ -165,6 +167,7 @@ def test_the_kernels_are_off_on_a_cpu(value: str | None, monkeypatch: pytest.Mon
 
 
 def test_another_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LNTM_COMPILED", "0")
     monkeypatch.setenv("LNTM_TRITON", "yes")
     with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1 for Triton's kernels"):
         fused_kernels.is_enabled(torch.ones(2))
@@ -201,7 +204,7 @@ for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform",
 
 
 @pytest.mark.long
-def test_the_kernels_compile_to_machine_code_without_a_gpu(fused, tmp_path) -> None:
+def test_the_kernels_compile_to_machine_code_without_a_gpu(triton, tmp_path) -> None:
     """The compiler accepts less than the interpreter."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)

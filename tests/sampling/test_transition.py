@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oracles.mixture import mixture_log_likelihood_reference
+from support.kernels import without_fused_kernels
 from support.problems import make_batch, random_problem
 from torch import Tensor
 
@@ -69,7 +70,7 @@ def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatc
     temperature: float | Tensor = heat if kind in ("free", "sources") else 0.6
     start |= {"inverse_temperature": temperature, "jitter": 0.3}
     found = hmc.step(**start)
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    without_fused_kernels(monkeypatch)
     expected = hmc.step(**start)
     tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
     for got, one_by_one in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
@@ -88,7 +89,7 @@ def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
     sizes[-3:] = torch.tensor([1e3, 1e60, 1e200])
     start["step_size"] = sizes[:, None]
     state, info = hmc.step(**start)
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    without_fused_kernels(monkeypatch)
     expected_state, expected = hmc.step(**start)
     assert torch.equal(info.accepted, expected.accepted)
     assert torch.equal(info.divergent, expected.divergent)
@@ -140,15 +141,15 @@ def test_a_fused_transition_equals_steps_with_autograd_gradients(fused: torch.de
 
 
 @pytest.mark.parametrize("reason", ["laplace sources", "dense metric", "large map", "not asked"])
-def test_unsupported_transitions_take_separate_steps(reason, fused, monkeypatch) -> None:
+def test_unsupported_transitions_take_separate_steps(reason, triton, monkeypatch) -> None:
     kind = reason if reason.endswith("sources") else "free"
-    target, start = make_start(kind, fused)
-    monkeypatch.setenv("LNTM_TRITON", "0")
+    target, start = make_start(kind, triton)
+    without_fused_kernels(monkeypatch)
     expected = hmc.step(**start)[0].position
     if reason != "not asked":
         monkeypatch.setenv("LNTM_TRITON", "1")
     if reason == "dense metric":
-        unit = torch.eye(target.dim, dtype=torch.float64, device=fused)
+        unit = torch.eye(target.dim, dtype=torch.float64, device=triton)
         start["metric"] = Metric(unit)
     if reason == "large map":
         monkeypatch.setattr(fused_kernels, "MAX_LOADING", 24)
@@ -158,13 +159,13 @@ def test_unsupported_transitions_take_separate_steps(reason, fused, monkeypatch)
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
-def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(fused, monkeypatch) -> None:
+def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(triton, monkeypatch) -> None:
     problem = random_problem(3, 12, (20, 9, 15, 12))
     corpus = lntm.Corpus.from_matrix(problem.counts)
 
-    def fit(triton: str) -> lntm.models.TopicModel:
-        monkeypatch.setenv("LNTM_TRITON", triton)
-        model = problem.model(fused)
+    def fit(setting: str) -> lntm.models.TopicModel:
+        monkeypatch.setenv("LNTM_TRITON", setting)
+        model = problem.model(triton)
         engine = lntm.inference.MonteCarloEM(
             model,
             num_transitions=1,

@@ -1,17 +1,20 @@
-"""Fused CUDA kernels, each in place of many small kernels.
+"""Fused kernels, each in place of many small kernels: Triton's on CUDA and Numba's on a CPU.
 
-They are written in Triton, which is part of the CUDA builds of PyTorch, and need PyTorch 2.7 or
-later to compile. Tensors on CUDA use them if Triton works on the machine, which a small kernel
-finds out at the first use. The environment variable ``LNTM_TRITON`` overrides this: 0 for PyTorch's
-kernels, 1 for fused kernels on CUDA without this trial. Tests check their arithmetic on CUDA
-(``pytest --device cuda``), and in Triton's interpreter without a GPU.
+Triton is part of the CUDA builds of PyTorch, and needs PyTorch 2.7 or later to compile. Tensors on
+CUDA use its kernels if Triton works on the machine, which a small kernel finds out at the first
+use. The environment variable ``LNTM_TRITON`` overrides this: 0 for PyTorch's kernels, 1 for fused
+kernels on CUDA without this trial. Tests check their arithmetic on CUDA (``pytest --device cuda``),
+and in Triton's interpreter without a GPU.
+
+Numba is the extra ``fast`` of this package. Tensors on a CPU use its kernels if it is installed;
+``LNTM_COMPILED`` is 0 for PyTorch's kernels, and 1 for compiled kernels or an error.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,8 +22,8 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
 
-#: Largest size of the map from z to logits for transitions in a single launch. Each chain reads the
-#: map again at every step, whereas a matrix product reads it once for all chains.
+#: Largest size of the map from z to logits for transitions in a single launch on a GPU. Each chain
+#: reads the map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
 
 
@@ -28,9 +31,74 @@ def is_enabled(tensor: Tensor) -> bool:
     """Whether fused kernels compute with a tensor.
 
     Raises:
-        ConfigError: The variable ``LNTM_TRITON`` has another value than 0 or 1.
+        ConfigError: As for :func:`is_compiled`, or the variable ``LNTM_TRITON`` has another value
+            than 0 or 1.
         ImportError: The variable is 1, and Triton is missing.
     """
+    return is_compiled(tensor) or _uses_triton(tensor)
+
+
+def is_compiled(tensor: Tensor) -> bool:
+    """Whether Numba's kernels compute with a tensor.
+
+    Triton's interpreter, which is for tests, has precedence.
+
+    Raises:
+        ConfigError: The variable ``LNTM_COMPILED`` has another value than 0 or 1, or it is 1 and
+            Numba is missing.
+    """
+    if tensor.device.type != "cpu" or os.environ.get("LNTM_TRITON") == "1":
+        return False
+    return _has_numba(os.environ.get("LNTM_COMPILED", ""))
+
+
+@functools.cache
+def _has_numba(setting: str) -> bool:
+    """Whether Numba's kernels are there and not switched off by ``LNTM_COMPILED``."""
+    if setting not in ("", "0", "1"):
+        raise ConfigError(
+            f"LNTM_COMPILED is {setting!r}; expected 1 for compiled kernels, 0 for PyTorch's, or "
+            "no value for compiled ones where Numba is installed"
+        )
+    if setting == "0":
+        return False
+    try:
+        import torch_lntm.kernels.compiled  # noqa: F401
+    except ImportError as error:
+        if setting == "1":
+            raise ConfigError(
+                "LNTM_COMPILED=1 asks for compiled kernels, but Numba cannot be imported "
+                f"({error}): pip install numba, or unset LNTM_COMPILED"
+            ) from error
+        return False
+    return True
+
+
+def advice(tensor: Tensor) -> str | None:
+    """What to install for faster fits with tensors like this one; None if nothing is missing."""
+    if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or is_enabled(tensor):
+        return None
+    return "pip install numba makes this fit about 1.5 times as fast on a CPU"
+
+
+def takes(loading: Tensor) -> bool:
+    """Whether fused transitions take a map from z to logits ``(dim, num_topics)`` of this size."""
+    return is_compiled(loading) or loading.numel() <= MAX_LOADING
+
+
+def _operations(tensor: Tensor) -> Any:
+    """Module with the fused kernels for a tensor."""
+    if is_compiled(tensor):
+        from torch_lntm.kernels import compiled
+
+        return compiled
+    from torch_lntm.kernels import triton_ops
+
+    return triton_ops
+
+
+def _uses_triton(tensor: Tensor) -> bool:
+    """Whether Triton's kernels compute with a tensor."""
     setting = os.environ.get("LNTM_TRITON", "")
     if setting not in ("", "0", "1"):
         raise ConfigError(
@@ -75,7 +143,12 @@ def _triton_works() -> bool:
 
 
 def expected_counts(
-    weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, by_word: bool = False
+    weights: Tensor,
+    words: Tensor,
+    batch: DocumentBatch,
+    floor: float,
+    by_word: bool = False,
+    steps: tuple[int, float] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in 1 or 2 launches.
 
@@ -85,23 +158,24 @@ def expected_counts(
         batch: The documents.
         floor: Least probability of a word.
         by_word: Whether to form the word counts too, in a second launch.
+        steps: Number of updates of the weights before the counts, and their pseudo-tokens, for
+            compiled kernels alone. ``weights`` is contiguous then and overwritten.
 
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
         None.
     """
-    from torch_lntm.kernels import triton_ops
-
+    operations = _operations(weights)
     assert weights.shape == (batch.num_docs, words.shape[1])
     assert words.shape[0] == batch.num_words
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
-    log_likelihood, topic_counts, ratio = triton_ops.expected_counts(
-        weights, words, *rows, floor, by_word
+    log_likelihood, topic_counts, ratio = operations.expected_counts(
+        weights, words, *rows, floor, by_word, *(steps or ())
     )
     if not by_word:
         return log_likelihood, topic_counts, None
-    word_counts = triton_ops.word_counts(weights, words, *batch.by_word, ratio)
+    word_counts = operations.word_counts(weights, words, *batch.by_word, ratio)
     return log_likelihood, topic_counts, word_counts
 
 
@@ -138,9 +212,6 @@ def transition(
     Returns:
         Fields of the new state, and fields of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
-    from torch_lntm.kernels import triton_ops
-
-    operation: Any = triton_ops.transition
     position, log_prior = state[:2]
     num_docs, dim = position.shape[1:]
     assert (num_docs, dim) == (batch.num_docs, loading.shape[0])
@@ -151,7 +222,7 @@ def transition(
         x.to(log_prior).expand_as(log_prior) for x in (step_size, inverse_temperature)
     )
     tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
-    *new, acceptance, accepted, energy_error, divergent = operation(
+    *new, acceptance, accepted, energy_error, divergent = _operations(position).transition(
         *(x.contiguous() for x in tensors),
         batch.row_offsets,
         batch.word_index,
@@ -167,22 +238,79 @@ def transition(
     return tuple(new), info
 
 
+def visit(
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
+    keys: Tensor,
+    adaptation: tuple[Tensor, ...],
+    settings: tuple[Any, ...],
+    number: int,
+    form: tuple[Any, ...],
+    words: Tensor,
+    batch: DocumentBatch,
+    floor: float,
+    bursts: tuple[float, Tensor] | None = None,
+) -> tuple[Tensor, ...]:
+    """Some transitions of all chains in a single call, by compiled kernels alone.
+
+    Args:
+        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`, contiguous and overwritten.
+        keys: ``(num_chains, num_docs)`` keys of the chains' transitions.
+        adaptation: Step sizes ``(num_chains, num_docs)`` and, if they are adapted, the tensors of
+            a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`; contiguous and overwritten.
+        settings: Fields of :class:`torch_lntm.kernels.numba_ops.Settings`.
+        number: Number of transitions.
+        form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
+        words: As for :func:`transition`.
+        batch: The documents.
+        floor: Least probability of a word.
+        bursts: Concentration and length terms of a Dirichlet-multinomial likelihood. None for
+            independent draws.
+
+    Returns:
+        Fields of :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)``
+        each.
+    """
+    from torch_lntm.kernels import compiled
+
+    rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
+    drawn = compiled.drawn_by(keys, state[0].dtype)
+    return compiled.visit(
+        (*rows, words, floor), form, state, drawn, adaptation, settings, number, bursts=bursts
+    )
+
+
+def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Rows ``(n, size)`` of shift + factor × table[index].
+
+    Args:
+        table: ``(num_rows, size)``.
+        index: ``(n,)`` int64 rows.
+        factor: ``(size,)``.
+        shift: ``(size,)``.
+    """
+    if is_compiled(table):
+        return cast(Tensor, _operations(table).scaled_rows(table, index, factor, shift))
+    return torch.addcmul(shift, table.index_select(0, index), factor)
+
+
+def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
+    """Add factor × rows ``(n, size)`` to the rows of a table at different indices ``(n,)``."""
+    if is_compiled(table):
+        _operations(table).add_rows_(table, index, rows, factor)
+        return
+    table.index_add_(0, index, rows, alpha=factor)
+
+
 def mixed(bits: Tensor) -> Tensor:
     """Mixed bits of int64 bits, by the function of :mod:`torch_lntm.noise`, in a single launch."""
-    from torch_lntm.kernels import triton_ops
-
-    return triton_ops.mixed(bits.contiguous())
+    return _operations(bits).mixed(bits.contiguous())
 
 
 def uniform(key: Tensor, size: int) -> Tensor:
     """:func:`torch_lntm.noise.uniform` in one launch."""
-    from torch_lntm.kernels import triton_ops
-
-    return triton_ops.uniform(key.contiguous(), size)
+    return _operations(key).uniform(key.contiguous(), size)
 
 
 def normal(key: Tensor, size: int) -> Tensor:
     """:func:`torch_lntm.noise.normal` in one launch."""
-    from torch_lntm.kernels import triton_ops
-
-    return triton_ops.normal(key.contiguous(), size)
+    return _operations(key).normal(key.contiguous(), size)

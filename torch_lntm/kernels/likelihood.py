@@ -16,6 +16,7 @@ Posteriors, statistics and M-steps, which need counts of independent draws, use 
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -85,6 +86,14 @@ class CountLikelihood:
     """
 
     independent: ClassVar[bool] = False
+
+    @property
+    def compiled_concentration(self) -> float | None:
+        """The likelihood for compiled kernels: a of a Dirichlet-multinomial, or None for others.
+
+        It is infinite for independent draws.
+        """
+        return math.inf if self.independent else None
 
     def log_terms(self, probability: Tensor, cells: Cells) -> Tensor:
         """Terms ℓ of the log likelihood, differentiable in the probabilities.

@@ -22,7 +22,7 @@ from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
-from torch_lntm.latents.space import LatentSpace, LocatedSpace
+from torch_lntm.latents.space import LatentSpace, LocatedSpace, SpaceForm
 
 #: Number of matrix entries to factor together, as many as a CPU's cache holds. Larger blocks double
 #: the time of each pass over the matrices.
@@ -350,6 +350,12 @@ class LaplaceFactorSpace(FactorSpace, LaplaceSourcesSpace):
 
     source_variance = 2.0
     shares_source_covariance = False
+
+    @cached_property
+    def form(self) -> SpaceForm:
+        """See :attr:`LatentSpace.form`."""
+        eye = torch.eye(self.dim, dtype=self.dtype, device=self.loc.device)
+        return SpaceForm(self.loc, self.push(eye), self.num_sources)
 
     def source_scale(self, second_moment: Tensor) -> Tensor | None:
         """See :meth:`FactorSpace.source_scale`.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.space import LatentSpace, SpaceForm
 
 #: Scale c in log σ(cz). With z = logit(U)/c and U uniform, z has variance 1.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
@@ -90,6 +90,12 @@ class GammaSpace(DirichletSpace):
     def dim(self) -> int:
         """See :attr:`LatentSpace.dim`."""
         return len(self.concentration)
+
+    @property
+    def form(self) -> SpaceForm:
+        """See :attr:`LatentSpace.form`."""
+        none = self.concentration.new_empty(0, self.num_topics, dtype=self.dtype)
+        return SpaceForm(none, none, concentration=self.concentration)
 
     @cached_property
     def _log_normaliser(self) -> Tensor:

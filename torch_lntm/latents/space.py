@@ -31,6 +31,25 @@ class AffineLogits(NamedTuple):
     loading: Tensor
 
 
+class SpaceForm(NamedTuple):
+    """A space as compiled kernels compute it: affine logits, or those of a Dirichlet prior.
+
+    Attributes:
+        loc: ``(num_topics,)`` logits at z = 0, or ``(num_docs, num_topics)``.
+        loading: ``(dim, num_topics)`` change of the logits with z.
+        num_laplace: Number of first components of z with density ½ exp(−|z|). All others are
+            standard normal.
+        concentration: ``(num_topics,)`` float64 α of a
+            :class:`~torch_lntm.latents.gamma.GammaSpace`, whose z has one component for each
+            topic. None for affine logits.
+    """
+
+    loc: Tensor
+    loading: Tensor
+    num_laplace: int = 0
+    concentration: Tensor | None = None
+
+
 class LatentSpace(ABC):
     """Coordinates z of the latent variables of a batch of documents, at fixed parameters.
 
@@ -65,6 +84,11 @@ class LatentSpace(ABC):
     def affine(self) -> AffineLogits | None:
         """Logits as an affine function of a standard normal z, or None."""
         return None
+
+    @property
+    def form(self) -> SpaceForm | None:
+        """The space for compiled kernels. None by default unless :attr:`affine` is defined."""
+        return None if self.affine is None else SpaceForm(*self.affine)
 
     @property
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
-from torch_lntm.latents.space import AffineLogits, LatentSpace
+from torch_lntm.latents.space import AffineLogits, LatentSpace, SpaceForm
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,20 @@ class DocumentTarget:
         A fused transition supports only independent draws with affine logits.
         """
         return self.space.affine if self.words.independent else None
+
+    @cached_property
+    def form(self) -> SpaceForm | None:
+        """See :attr:`LatentSpace.form`; None if compiled kernels do not know the likelihood.
+
+        Dirichlet-multinomial kernels count tokens one by one, which whole counts allow.
+        """
+        concentration = self.words.compiled_concentration
+        if concentration is None or self.padded:
+            return None
+        counts = self.batch.counts
+        if concentration < math.inf and not torch.equal(counts, counts.round()):
+            return None
+        return self.space.form
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""

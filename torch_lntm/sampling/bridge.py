@@ -63,6 +63,11 @@ class Bridge(DocumentTarget):
         """See :attr:`DocumentTarget.affine`; None, because U depends on u through the prior too."""
         return None
 
+    @property
+    def form(self) -> None:
+        """See :attr:`DocumentTarget.form`; None, as :attr:`affine`."""
+        return None
+
     def moved(self, mean: Tensor, scale: Tensor) -> Bridge:
         """Bridge from another normal q, given by independent normal distributions of u.
 

@@ -219,7 +219,7 @@ def step(
     """
     if metric.is_unit and fused.is_enabled(state.position):
         affine = target.affine
-        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
+        if affine is not None and fused.takes(affine.loading):
             new, info = fused.transition(
                 state,
                 drawn,

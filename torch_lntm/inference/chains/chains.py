@@ -23,7 +23,7 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
-from torch_lntm.sampling import hmc
+from torch_lntm.sampling import hmc, visits
 from torch_lntm.sampling.collapsed import CollapsedGibbs
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
@@ -89,7 +89,6 @@ class Chains:
 
     Attributes:
         target: Density of the documents.
-        state: Positions of the chains, with their densities and gradients.
         step_size: ``(num_chains, num_docs)`` float64 step size of the next transition, before
             jitter.
         num_transitions: Number of past transitions.
@@ -134,7 +133,7 @@ class Chains:
             position = self.target.draw_prior(start_keys)
         else:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
-        self.state = hmc.evaluate(self.target, position)
+        self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
         # Checking makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
             self._require_finite(initial or {})
@@ -158,7 +157,7 @@ class Chains:
         self.last: hmc.HMCInfo | None = None
         #: Random numbers of the next transitions.
         self._drawn: list[hmc.Randomness] = []
-        self._acceptance = torch.zeros_like(self.state.log_prior)
+        self._acceptance = torch.zeros_like(self.step_size)
         self.divergences = torch.zeros_like(self._acceptance, dtype=torch.int64)
         self.moved = torch.zeros_like(self._acceptance, dtype=torch.bool)
 
@@ -213,6 +212,14 @@ class Chains:
                 )
 
     @property
+    def state(self) -> hmc.HMCState:
+        """Positions of the chains, with their densities and gradients."""
+        # Continued chains evaluate them in their first transition.
+        if self._state is None:
+            self._state = hmc.evaluate(self.target, self._position)
+        return self._state
+
+    @property
     def latents(self) -> dict[str, Tensor]:
         """Latent variables of the chains ``(num_chains, num_docs, dim)`` by the sites' names."""
         return self.target.space.latents(self.state.position)
@@ -229,13 +236,16 @@ class Chains:
             remaining: Number of transitions still to come, including this one. Their random numbers
                 are drawn together, because a larger draw takes hardly longer.
         """
+        if visits.in_one_call(self.target, self._metric):
+            self.advance(1)
+            return
         if not self._drawn:
             most = DRAWN_AHEAD_ON_GPU if self._keys.is_cuda else DRAWN_AHEAD
             ahead = max(1, min(remaining, most // max(1, self.state.position.numel())))
             numbers = torch.arange(ahead, device=self._keys.device) + self.num_transitions
             drawn = hmc.draw(noise.fold_in(self._keys, numbers[:, None, None]), self.target)
             self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
-        self.state, info = hmc.step(
+        self._state, info = hmc.step(
             self._drawn[0],
             self.target,
             self.state,
@@ -245,17 +255,60 @@ class Chains:
             jitter=self.settings.jitter,
         )
         del self._drawn[0]
+        self._count(info)
+        if self.num_transitions <= self.warmup_steps and self._adaptation is not None:
+            self._adaptation = self._adaptation.update(
+                info.acceptance, self.settings.target_accept, self._longest_step
+            )
+            self.step_size = self._adapted(self._adaptation)
+
+    def advance(self, number: int) -> list[tuple[hmc.HMCInfo, Tensor]]:
+        """Make some transitions, if possible in one call.
+
+        Args:
+            number: Number of transitions.
+
+        Returns:
+            Outcome of each transition, and the step sizes after it.
+        """
+        if not visits.in_one_call(self.target, self._metric):
+            passed = []
+            for remaining in range(number, 0, -1):
+                self.move(remaining)
+                assert self.last is not None
+                passed.append((self.last, self.step_size))
+            return passed
+        settings = self.settings
+        visit = visits.visit(
+            self.target,
+            self._position if self._state is None else self._state,
+            self._keys,
+            self.step_size,
+            self._adaptation,
+            visits.Schedule(
+                self.num_transitions,
+                self.warmup_steps,
+                settings.num_steps,
+                settings.jitter,
+                settings.target_accept,
+                self._longest_step,
+            ),
+            number,
+        )
+        self._state, self._adaptation = visit.state, visit.adaptation
+        for info in visit.outcomes:
+            self._count(info)
+        self.step_size = visit.step_sizes[-1]
+        return list(zip(visit.outcomes, visit.step_sizes, strict=True))
+
+    def _count(self, info: hmc.HMCInfo) -> None:
+        """Count another transition."""
         self.num_transitions += 1
         self.last = info
         if self.num_transitions > self.warmup_steps:
             self._acceptance = self._acceptance + info.acceptance
             self.divergences = self.divergences + info.divergent
             self.moved = self.moved | info.accepted
-        elif self._adaptation is not None:
-            self._adaptation = self._adaptation.update(
-                info.acceptance, self.settings.target_accept, self._longest_step
-            )
-            self.step_size = self._adapted(self._adaptation)
 
     def _adapted(self, adaptation: DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps

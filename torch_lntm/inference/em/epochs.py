@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.sampling.hmc import HMCInfo
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
@@ -57,24 +58,23 @@ class EpochStats:
         self._num_batches = num_batches
         self._values: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, chains: Chains, share: float) -> Tensor:
-        """Add the last transition of a batch.
+    def add(self, info: HMCInfo, step_size: Tensor, share: float) -> Tensor:
+        """Add a transition of a batch.
 
         Args:
-            chains: Chains of this process's documents of a mini-batch.
+            info: Outcome of the transition for this process's documents of a mini-batch.
+            step_size: ``(num_chains, num_docs)`` step sizes after the transition.
             share: Share of this process in the mini-batch's documents.
 
         Returns:
             ``(num_chains, num_docs)`` bool: the transition moved the chain.
         """
-        last = chains.last
-        assert last is not None
-        means = {"acceptance": last.acceptance.mean(), "step_size": chains.step_size.mean()}
+        means = {"acceptance": info.acceptance.mean(), "step_size": step_size.mean()}
         for name, mean in means.items():
             # A share of 1 skips the multiplication, which is a launch on a GPU.
             self._values[name].append(mean if share == 1.0 else share * mean)
-        self._values["divergences"].append(last.divergent.sum())
-        return last.accepted
+        self._values["divergences"].append(info.divergent.sum())
+        return info.accepted
 
     def add_draws(self, chains: Chains) -> None:
         """Add the chains' draws at the end of a visit."""

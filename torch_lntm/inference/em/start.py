@@ -24,11 +24,12 @@ from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.table import DocumentTable, new_table
+from torch_lntm.kernels.fused import add_rows_, scaled_rows
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
-    expected_counts,
     expected_topic_counts,
     probability_floor,
+    updated_counts,
 )
 from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
@@ -164,8 +165,7 @@ class RunningTopics:
         totals = self._totals + self._pseudo_totals
         inverse = totals.clamp_min(torch.finfo(dtype).tiny).reciprocal()
         smallest = (self._smoothing * inverse).to(dtype).clamp_min_(probability_floor(dtype))
-        rows = self._rows.index_select(0, words)
-        probs = torch.addcmul(smallest, rows, (self._scale * inverse).to(dtype))
+        probs = scaled_rows(self._rows, words, (self._scale * inverse).to(dtype), smallest)
         if self._key_rows is not None:
             at = self._row_of[words]
             probs += self._key_rows[at] * inverse.to(dtype)
@@ -190,7 +190,7 @@ class RunningTopics:
         if self._scale < MIN_SCALE:
             self.apply_scale()
         # Words are different, so the order of the additions does not matter on a GPU.
-        self._rows.index_add_(0, words, counts.mT, alpha=weight * scale / self._scale)
+        add_rows_(self._rows, words, counts.mT, weight * scale / self._scale)
 
     def apply_scale(self) -> None:
         """Multiply the scale into the tensor ``word_counts``, which then holds the average."""
@@ -494,11 +494,8 @@ def _lda_counts(
 ) -> ExpectedCounts:
     """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
     weights = theta.read("theta", batch).to(topics)
-    for _ in range(sweeps - 1):
-        weights = expected_topic_counts(weights, topics, batch) + concentration
-        weights /= weights.sum(-1, keepdim=True)
-    # One pass gives the last update of theta and the words' counts.
-    counts = expected_counts(weights, topics, batch, word_counts=True)
+    # The pass for the words' counts also gives the last update of theta.
+    _, counts = updated_counts(weights, topics, batch, sweeps - 1, concentration)
     weights = counts.topic_counts + concentration
     weights = weights / weights.sum(-1, keepdim=True)
     theta.write("theta", batch, weights)

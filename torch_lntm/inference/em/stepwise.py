@@ -134,8 +134,7 @@ class StepwiseEM:
         means = self.guide.solve(batch, self.guide.em_options, covariances=False).mean
         initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
         chains = Chains(self.model, settings, batch, WARMUP_TRANSITIONS, initial, means=means)
-        for remaining in range(WARMUP_TRANSITIONS + TRANSITIONS, 0, -1):
-            chains.move(remaining)
+        chains.advance(WARMUP_TRANSITIONS + TRANSITIONS)
         return chain_statistics(self.model, chains, chains.moved)
 
     def _step(self, new: Statistics) -> None:

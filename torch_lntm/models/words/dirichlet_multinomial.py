@@ -74,6 +74,11 @@ class DirichletMultinomial(Words):
         return self.log_concentration.double().exp()
 
     @property
+    def compiled_concentration(self) -> float:
+        """See :attr:`CountLikelihood.compiled_concentration`. The concentration a."""
+        return self.cache_weight
+
+    @property
     def cache_weight(self) -> float:
         """See :attr:`Words.cache_weight`. The weight is a."""
         return float(self.concentration.detach())
