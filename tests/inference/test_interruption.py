@@ -75,6 +75,7 @@ def test_fits_of_a_comparison_propagate_ctrl_c(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(chains.Chains, "move", interrupted)
+    monkeypatch.setattr(chains.Chains, "advance", interrupted)
     kernel = DocumentHMC(model, step_size=0.1)
     batch = make_corpus().batch(dtype=model.dtype)
     assert kernel.run(batch, 3, 1, progress=False).interrupted

@@ -164,10 +164,13 @@ def expected_counts(
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
         None.
+
+    Raises:
+        ConfigError: The documents are over other words than the topics, or are not as many as the
+            weights. Kernels do not check what they read.
     """
     operations = _operations(weights)
-    assert weights.shape == (batch.num_docs, words.shape[1])
-    assert words.shape[0] == batch.num_words
+    _require_shapes(batch, words, weights)
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
     log_likelihood, topic_counts, ratio = operations.expected_counts(
@@ -177,6 +180,17 @@ def expected_counts(
         return log_likelihood, topic_counts, None
     word_counts = operations.word_counts(weights, words, *batch.by_word, ratio)
     return log_likelihood, topic_counts, word_counts
+
+
+def _require_shapes(batch: DocumentBatch, words: Tensor, rows: Tensor) -> None:
+    """Raise unless documents fit topics by word, and the last but one axis of other rows."""
+    if words.shape[0] != batch.num_words:
+        raise ConfigError(
+            f"documents over {batch.num_words} words given to topics over {words.shape[0]} words; "
+            "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
+        )
+    if rows.shape[-2] != batch.num_docs:
+        raise ConfigError(f"rows for {rows.shape[-2]} documents; expected {batch.num_docs}")
 
 
 def transition(
@@ -213,9 +227,7 @@ def transition(
         Fields of the new state, and fields of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
     position, log_prior = state[:2]
-    num_docs, dim = position.shape[1:]
-    assert (num_docs, dim) == (batch.num_docs, loading.shape[0])
-    assert words.shape == (batch.num_words, loading.shape[1])
+    _require_shapes(batch, words, position)
     if not isinstance(inverse_temperature, Tensor):
         inverse_temperature = torch.full_like(log_prior, inverse_temperature)
     epsilon, inverse_temperature = (
@@ -272,6 +284,7 @@ def visit(
     """
     from torch_lntm.kernels import compiled
 
+    _require_shapes(batch, words, state[0])
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     drawn = compiled.drawn_by(keys, state[0].dtype)
     return compiled.visit(
