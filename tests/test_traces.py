@@ -105,7 +105,8 @@ def fit(corpus: lntm.Corpus, iterations: int) -> None:
 
 
 @pytest.mark.slow
-def test_an_em_iteration_is_short(posts: Path) -> None:
+def test_an_em_iteration_is_short(posts: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LNTM_COMPILED", "0")
     corpus = lntm.read_corpus(posts)
     fit(corpus, 2)
     calls = added(*(trace(lambda n=n: fit(corpus, n)) for n in (1, 2)))

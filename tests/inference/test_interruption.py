@@ -68,14 +68,13 @@ def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine
 
 def test_fits_of_a_comparison_propagate_ctrl_c(monkeypatch):
     model = make_model()
-    step = chains.Chains.move
+    count = chains.Chains._count
 
     def interrupted(self, *args):
-        step(self, *args)
+        count(self, *args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chains.Chains, "move", interrupted)
-    monkeypatch.setattr(chains.Chains, "advance", interrupted)
+    monkeypatch.setattr(chains.Chains, "_count", interrupted)
     kernel = DocumentHMC(model, step_size=0.1)
     batch = make_corpus().batch(dtype=model.dtype)
     assert kernel.run(batch, 3, 1, progress=False).interrupted
