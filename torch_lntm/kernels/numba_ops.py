@@ -34,6 +34,8 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
+from torch_lntm.kernels.caching import kernel
+
 Array = Any
 
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -45,7 +47,7 @@ _OPTIONS: Any = {
     "_nrt": False,
     "no_cfunc_wrapper": True,
 }
-_kernel = njit(fastmath=_FAST, cache=True, **_OPTIONS)
+_kernel = kernel(fastmath=_FAST, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
 _compiled = njit(fastmath=_FAST, **_OPTIONS)
