@@ -17,7 +17,7 @@ from numba.core.caching import FunctionCache, NullCache
 
 from torch_lntm.progress import tqdm
 
-if config.DISABLE_JIT:
+if getattr(config, "DISABLE_JIT", False):
     raise ImportError("the variable NUMBA_DISABLE_JIT turns it off")
 
 
@@ -39,7 +39,7 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-class _Kept(FunctionCache):  # type: ignore[misc]
+class _Kept(FunctionCache):
     """Kernel on disk. If its files are damaged or cannot be written, it is compiled again."""
 
     def load_overload(self, *args: Any) -> Any:
@@ -58,7 +58,7 @@ class _Kept(FunctionCache):  # type: ignore[misc]
             super().save_overload(*args)
 
 
-class _Unkept(NullCache):  # type: ignore[misc]
+class _Unkept(NullCache):
     """No kernel on disk."""
 
     def load_overload(self, *args: Any) -> Any:

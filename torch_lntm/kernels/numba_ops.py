@@ -828,12 +828,19 @@ def _evaluate(block, documents, chart, num_rows, with_value):
 
 
 @_compiled
+def _load_row(numbers, into):
+    """Copy numbers into a row, and zeros into its padding, where a divergence may have left NaN."""
+    for k in range(len(numbers)):
+        into[k] = numbers[k]
+    for k in range(len(numbers), len(into)):
+        into[k] = 0
+
+
+@_compiled
 def _start(block, documents, chart, state, num_rows):
     """Densities and gradients where the chains of a block start."""
     for i in range(num_rows):
-        position = state.position[block.row[i]]
-        for k in range(len(position)):
-            block.z[i, k] = position[k]
+        _load_row(state.position[block.row[i]], block.z[i])
     _evaluate(block, documents, chart, num_rows, True)
     for i in range(num_rows):
         row = block.row[i]
@@ -855,13 +862,10 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
     if len(drawn.keys):
         key = _folded(np.uint64(drawn.keys[row]), settings.num_past + number)
         _fill_normal(_folded(key, 0), dim, block.draws)
-        for k in range(dim):
-            r[k] = block.draws[k]
+        _load_row(block.draws, r)
         chance, shift = _uniform(_folded(key, 1), 0), _uniform(_folded(key, 2), 0)
     else:
-        momentum = drawn.momentum[number, row]
-        for k in range(dim):
-            r[k] = momentum[k]
+        _load_row(drawn.momentum[number, row], r)
         chance = drawn.acceptance_uniform[number, row]
         shift = drawn.step_uniform[number, row]
     block.epsilon[i] = step_size * (1.0 + settings.jitter * (2.0 * shift - 1.0))
@@ -870,8 +874,31 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
 
 
 @_compiled
-def _kick_and_drift(z, r, g, h, epsilon, share, weight, drift):
-    """Set r to r + share ε (weight · g + h), and then z to z + drift ε r."""
+def _kick_and_drift(z, r, g, h, epsilon, share, weight, drift, factor):
+    """Set r to r + share ε Wᵀ(weight · g + h), and then z to z + drift ε W r.
+
+    Args:
+        z: Position.
+        r: Momentum.
+        g: Gradient of the log likelihood.
+        h: Gradient of the log prior.
+        epsilon: ε.
+        share: 1, or ½ at the ends of a trajectory.
+        weight: Inverse temperature.
+        drift: 1, or 0 at the end of a trajectory.
+        factor: ``(dim, dim)`` W, or ``(0, 0)`` for W = I.
+    """
+    if len(factor):
+        for i in range(len(factor)):
+            row, pull = factor[i], share * epsilon * (weight * g[i] + h[i])
+            for k in range(len(row)):
+                r[k] += pull * row[k]
+        for i in range(len(factor)):
+            row, push = factor[i], z.dtype.type(0)
+            for k in range(len(row)):
+                push += row[k] * r[k]
+            z[i] += drift * epsilon * push
+        return
     for k in range(len(z)):
         new = r[k] + share * epsilon * (weight * g[k] + h[k])
         r[k] = new
@@ -931,6 +958,7 @@ def _transition(
     state,
     drawn,
     temperature,
+    factor,
     adaptation,
     settings,
     outcome,
@@ -940,24 +968,26 @@ def _transition(
     """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`."""
     dim, dtype = chart.dim, block.z.dtype.type
     half, whole = dtype(0.5), dtype(1.0)
+    num_docs, shared = len(documents.lengths), len(factor) == 1
     for i in range(num_rows):
         row, z, g = block.row[i], block.z[i], block.g[i]
         block.chance[i] = _draw(block, drawn, settings, adaptation.step_size[row], dim, number, i)
-        position, gradient = state.position[row], state.gradient[row]
-        for k in range(dim):
-            z[k], g[k] = position[k], gradient[k]
+        _load_row(state.position[row], z)
+        _load_row(state.gradient[row], g)
         weight = dtype(temperature[row])
         h = block.h[i]
         _prior_gradient(chart, z, h, block.bend)
-        _kick_and_drift(z, block.r[i], g, h, block.epsilon[i], half, weight, whole)
+        metric = factor[0 if shared else row % num_docs]
+        _kick_and_drift(z, block.r[i], g, h, block.epsilon[i], half, weight, whole, metric)
     for step in range(settings.num_steps):
         last = step == settings.num_steps - 1
         _evaluate(block, documents, chart, num_rows, last)
         share, drift = (half, dtype(0.0)) if last else (whole, whole)
         for i in range(num_rows):
-            weight = dtype(temperature[block.row[i]])
+            row = block.row[i]
+            weight, metric = dtype(temperature[row]), factor[0 if shared else row % num_docs]
             z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
-            _kick_and_drift(z, r, g, h, block.epsilon[i], share, weight, drift)
+            _kick_and_drift(z, r, g, h, block.epsilon[i], share, weight, drift, metric)
     for i in range(num_rows):
         row = block.row[i]
         acceptance = _judge(
@@ -982,6 +1012,7 @@ def visit(
     state,
     drawn,
     temperature,
+    factor,
     adaptation,
     settings,
     outcome,
@@ -998,6 +1029,8 @@ def visit(
         state: :class:`State`, overwritten.
         drawn: :class:`Randomness`.
         temperature: ``(num_rows,)`` float64 inverse temperatures of the likelihood.
+        factor: ``(num_docs, dim, dim)`` W of the chains' metric, or ``(1, dim, dim)`` for all
+            documents; ``(1, 0, 0)`` for W = I.
         adaptation: :class:`Adaptation`, overwritten.
         settings: :class:`Settings`.
         outcome: :class:`Outcome`, overwritten.
@@ -1019,6 +1052,7 @@ def visit(
                 state,
                 drawn,
                 temperature,
+                factor,
                 adaptation,
                 settings,
                 outcome,

@@ -75,8 +75,9 @@ def kernels_only() -> Iterator[None]:
         yield
         return
     with _entry:
-        if not _users:
-            _number = torch.get_num_threads()
+        # The first call in a Python thread would take a number that others set later.
+        before = torch.get_num_threads()
+        _number = _number if _users else before
         _users.add(user)
     torch.set_num_threads(1)
     try:
