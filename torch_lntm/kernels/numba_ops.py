@@ -8,11 +8,14 @@ topics' probabilities of the document's words twice, which is nearly all of the 
 
     s_v = φ_v·θ        g = Σ_v (c_v / s_v) φ_v
 
-The kernels therefore take one small block of documents after another, copy their words' rows of the
-topics side by side (a few hundred kB, which stay in the cache), and make all transitions of the
-block before the next. The products of a block with the map from z to the logits are small matrix
-products. Rows are padded to multiples of 8 numbers, so that loops over them are vector
-instructions without a remainder.
+The kernels therefore take one block of up to 8 documents after another, copy their words' rows of
+the topics side by side (a few hundred kB, which stay in the cache), and make all transitions of the
+block before the next. The products of a block with the map from z to the logits are products of
+small matrices.
+
+**Vectors.** Rows are padded to multiples of 8 numbers, and the loops that take most of the time are
+written with vectors of 8 numbers, :class:`Lanes`. The compiler's own vectors take twice as long
+there, since they expect longer rows.
 
 **Bits.** A document's numbers depend on nothing but the document and its keys, and sums over
 documents run in a fixed order. Results therefore have the same bits for every division of the
@@ -31,8 +34,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
-from numba.extending import overload
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, models, overload, register_model
+from numba.np.arrayobj import make_array
 
 Array = Any
 
@@ -51,11 +56,11 @@ _OPTIONS["no_cpython_wrapper"] = True
 _compiled = njit(fastmath=_FAST, **_OPTIONS)
 _exact = njit(fastmath={"contract"}, **_OPTIONS)
 
-#: Rows of topics and of logits are padded to a multiple of this many numbers.
+#: Numbers of a vector. Rows are padded to a multiple of it, a document's words too, and a block has
+#: at most as many documents.
 WIDTH = 8
-#: Largest number of documents in a block, and of bytes of its words' rows of the topics. A core's
-#: second-level cache holds both.
-BLOCK_DOCS, BLOCK_BYTES = 16, 2**18
+#: Largest number of bytes of a block's rows of the topics, for a core's second-level cache.
+BLOCK_BYTES = 2**18
 #: Logit of the padding, whose exponential is 0 beside any other.
 _NOWHERE = -1e30
 _TAU = 2.0 * math.pi
@@ -92,16 +97,15 @@ class Documents(NamedTuple):
 class Map(NamedTuple):
     """Logits as a function of z = (x, e): loc + Mx + scale · e, where e may be missing.
 
-    Rows are padded with zeros to multiples of ``WIDTH``, and their number to a multiple of 4.
-    Products of four rows at a time skip the zeros before ``first`` and from ``end`` on, which
-    halves the work of a triangular M.
+    Rows are padded with zeros to multiples of ``WIDTH``. Products skip the zeros above and below
+    the others in ``WIDTH`` columns at a time, which halves the work of a triangular M.
 
     Attributes:
         loc: ``(1 or num_docs, num_topics)`` logits at z = 0.
-        push: M, a row for each topic, and ``push_range`` ``(2, rows / 4)`` with its ranges.
-        push_range: See ``push``.
-        pull: The transpose of M, a row for each component of x, with its ranges.
-        pull_range: See ``pull``.
+        push: The transpose of M, a row for each component of x.
+        push_range: ``(2, columns / WIDTH)`` int64 first row and end of what is not 0.
+        pull: M, a row for each topic.
+        pull_range: As ``push_range``.
         scale: ``(num_topics,)``, or empty without e.
         dim: Number of components of z.
         num_laplace: Number of first components of z with density ½ exp(−|z|). All others are
@@ -222,6 +226,201 @@ class Outcome(NamedTuple):
     energy_error: Array
     divergent: Array
     step_size: Array
+
+
+# -- vectors ---------------------------------------------------------------------------------------
+
+
+class Lanes(types.Type):  # type: ignore[misc]
+    """Numba's type of a vector of ``WIDTH`` numbers, which lies in one or two registers."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    """A vector of LLVM."""
+
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        item = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(item, WIDTH))
+
+
+def _place(context, builder, signature, args):
+    """Pointer to an array's number at an index i or (i, k), the first two arguments."""
+    array = make_array(signature.args[0])(context, builder, args[0])
+    if signature.args[1] == types.intp:
+        return builder.gep(array.data, [args[1]])
+    row, column = (builder.extract_value(args[1], axis) for axis in range(2))
+    offset = builder.mul(row, builder.extract_value(array.strides, 0))
+    start = builder.ptrtoint(array.data, offset.type)
+    start = builder.inttoptr(builder.add(start, offset), array.data.type)
+    return builder.gep(start, [column])
+
+
+def _lanes_of(array, index):
+    """Type of an array's lanes, and of an index of one number or two."""
+    pair = isinstance(index, types.BaseTuple)
+    return Lanes(array.dtype), types.UniTuple(types.intp, 2) if pair else types.intp
+
+
+def _shuffled(builder, x, y, order):
+    """Numbers of two vectors, those of y after those of x, in another order."""
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), order))
+
+
+def _repeated(builder, x):
+    """A vector of the same number."""
+    empty = ir.Constant(ir.VectorType(x.type, WIDTH), ir.Undefined)
+    first = builder.insert_element(empty, x, ir.Constant(ir.IntType(32), 0))
+    return _shuffled(builder, first, first, [0] * WIDTH)
+
+
+@intrinsic
+def _load(typing, array, index):
+    """Numbers of an array from an index on."""
+    lanes, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        place = _place(context, builder, signature, args)
+        vector = context.get_value_type(lanes)
+        loaded = builder.load(builder.bitcast(place, vector.as_pointer()))
+        loaded.align = array.dtype.bitwidth // 8
+        return loaded
+
+    return lanes(array, index), code
+
+
+@intrinsic
+def _store(typing, array, index, lanes):
+    """Write lanes to an array from an index on."""
+    _, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        place = _place(context, builder, signature, args)
+        stored = builder.store(args[2], builder.bitcast(place, args[2].type.as_pointer()))
+        stored.align = array.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return types.none(array, index, lanes), code
+
+
+@intrinsic
+def _spread(typing, array, index):
+    """Lanes of the same number of an array."""
+    lanes, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        return _repeated(builder, builder.load(_place(context, builder, signature, args)))
+
+    return lanes(array, index), code
+
+
+@intrinsic
+def _lanes(typing, x):
+    """Lanes of the same number."""
+
+    def code(context, builder, signature, args):
+        return _repeated(builder, args[0])
+
+    return Lanes(x)(x), code
+
+
+@intrinsic
+def _fma(typing, x, y, z):
+    """Lanes z + xy, in this order, so that a chain of sums stays one of several."""
+
+    def code(context, builder, signature, args):
+        product = builder.fmul(*args[:2], flags=("contract",))
+        return builder.fadd(product, args[2], flags=("contract",))
+
+    return x(x, y, z), code
+
+
+@intrinsic
+def _total(typing, x, y):
+    """Lanes x + y."""
+
+    def code(context, builder, signature, args):
+        return builder.fadd(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
+def _quotient(typing, x, y):
+    """Lanes x / y."""
+
+    def code(context, builder, signature, args):
+        return builder.fdiv(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
+def _larger(typing, x, y):
+    """The larger numbers of x and y, and x where it is NaN."""
+
+    def code(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", *args), args[1], args[0])
+
+    return x(x, y), code
+
+
+def _folded_code(context, builder, signature, args, fold):
+    """A vector's numbers folded into one."""
+    rest = args[0]
+    for half in (4, 2, 1):
+        order = [(i + half) % WIDTH for i in range(WIDTH)]
+        rest = fold(rest, _shuffled(builder, rest, rest, order))
+    return builder.extract_element(rest, ir.Constant(ir.IntType(32), 0))
+
+
+@intrinsic
+def _largest(typing, x):
+    """The largest number of x."""
+
+    def code(context, builder, signature, args):
+        def fold(x, y):
+            return builder.select(builder.fcmp_ordered("<", x, y), y, x)
+
+        return _folded_code(context, builder, signature, args, fold)
+
+    return x.dtype(x), code
+
+
+@intrinsic
+def _sum(typing, x):
+    """The sum of the numbers of x."""
+
+    def code(context, builder, signature, args):
+        return _folded_code(context, builder, signature, args, builder.fadd)
+
+    return x.dtype(x), code
+
+
+#: Order in which pairs of vectors become one with sums of 2, 4 and 8 numbers of each. The other
+#: terms of these sums are 1, 2 and 4 places further on.
+_PAIRS = (0, 8, 2, 10, 4, 12, 6, 14), (0, 1, 8, 9, 4, 5, 12, 13), (0, 1, 2, 3, 8, 9, 10, 11)
+
+
+@intrinsic
+def _sums(typing, a, b, c, d, e, f, g, h):
+    """Lanes of the sums of eight vectors."""
+
+    def code(context, builder, signature, args):
+        rest = list(args)
+        for number, order in enumerate(_PAIRS):
+            others = [i + 2**number for i in order]
+            rest = [
+                builder.fadd(_shuffled(builder, *pair, order), _shuffled(builder, *pair, others))
+                for pair in zip(rest[::2], rest[1::2], strict=True)
+            ]
+        return rest[0]
+
+    return a(a, b, c, d, e, f, g, h), code
 
 
 # -- elementary functions --------------------------------------------------------------------------
@@ -440,41 +639,33 @@ def normal(keys, numbers):
 
 
 @_compiled
-def _product(x, matrix, ranges, num_rows, result):
-    """Products x · matrixᵀ ``(num_rows, rows of the matrix)`` of padded rows.
-
-    Tiles of 4 rows of x and 4 of the matrix have their 16 sums in registers, so that a number read
-    is used four times.
+def _product(x, matrix, ranges, result):
+    """Products x · matrix of ``WIDTH`` rows.
 
     Args:
-        x: ``(>= num_rows, columns of the matrix)``.
-        matrix: Rows in a multiple of 4.
-        ranges: ``(2, rows / 4)`` columns outside of which 4 rows of the matrix are 0.
-        num_rows: Multiple of 4.
-        result: Overwritten.
+        x: ``(WIDTH, >= rows of the matrix)``.
+        matrix: ``(rows, columns)``, with padded columns.
+        ranges: ``(2, columns / WIDTH)`` rows outside of which these columns are 0.
+        result: ``(WIDTH, >= columns)``, overwritten.
     """
-    zero = x.dtype.type(0)
-    for tile in range(matrix.shape[0] // 4):
-        k = 4 * tile
-        m0, m1, m2, m3 = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
-        # An unsigned index cannot count from the end, and needs no check for that.
-        first, end = np.uint64(ranges[0, tile]), np.uint64(ranges[1, tile])
-        for row in range(0, num_rows, 4):
-            x0, x1, x2, x3 = x[row], x[row + 1], x[row + 2], x[row + 3]
-            a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = zero
-            a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = zero
-            for j in range(first, end):
-                y0, y1, y2, y3 = m0[j], m1[j], m2[j], m3[j]
-                b0, b1, b2, b3 = x0[j], x1[j], x2[j], x3[j]
-                a00, a01, a02, a03 = a00 + b0 * y0, a01 + b0 * y1, a02 + b0 * y2, a03 + b0 * y3
-                a10, a11, a12, a13 = a10 + b1 * y0, a11 + b1 * y1, a12 + b1 * y2, a13 + b1 * y3
-                a20, a21, a22, a23 = a20 + b2 * y0, a21 + b2 * y1, a22 + b2 * y2, a23 + b2 * y3
-                a30, a31, a32, a33 = a30 + b3 * y0, a31 + b3 * y1, a32 + b3 * y2, a33 + b3 * y3
-            r0, r1, r2, r3 = result[row], result[row + 1], result[row + 2], result[row + 3]
-            r0[k], r0[k + 1], r0[k + 2], r0[k + 3] = a00, a01, a02, a03
-            r1[k], r1[k + 1], r1[k + 2], r1[k + 3] = a10, a11, a12, a13
-            r2[k], r2[k + 1], r2[k + 2], r2[k + 3] = a20, a21, a22, a23
-            r3[k], r3[k + 1], r3[k + 2], r3[k + 3] = a30, a31, a32, a33
+    none = _lanes(x.dtype.type(0))
+    for tile in range(ranges.shape[1]):
+        k = WIDTH * tile
+        a = b = c = d = e = f = g = h = none
+        for j in range(ranges[0, tile], ranges[1, tile]):
+            row = _load(matrix, (j, k))
+            a, b = _fma(_spread(x, (0, j)), row, a), _fma(_spread(x, (1, j)), row, b)
+            c, d = _fma(_spread(x, (2, j)), row, c), _fma(_spread(x, (3, j)), row, d)
+            e, f = _fma(_spread(x, (4, j)), row, e), _fma(_spread(x, (5, j)), row, f)
+            g, h = _fma(_spread(x, (6, j)), row, g), _fma(_spread(x, (7, j)), row, h)
+        _store(result, (0, k), a)
+        _store(result, (1, k), b)
+        _store(result, (2, k), c)
+        _store(result, (3, k), d)
+        _store(result, (4, k), e)
+        _store(result, (5, k), f)
+        _store(result, (6, k), g)
+        _store(result, (7, k), h)
 
 
 @_compiled
@@ -487,51 +678,64 @@ def _slope(count, s, concentration):
 
 
 @_compiled
-def _words_pass(rows, counts, first, end, documents, theta, s, gradient):
-    """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, in one pass.
+def _words_pass(rows, counts, first, end, documents, theta, s, ratio, gradient, row):
+    """Probabilities s of a document's words, c / s, and Σ_v (c_v / s_v) φ_v.
 
     For a Dirichlet-multinomial, :func:`_slope` takes the place of c / s.
 
-    Four words at a time, whose rows are still in the first-level cache when they are used again.
-
     Args:
         rows: ``(.., width)`` rows φ_v of the words; the document's are ``first:end``, a multiple
-            of 4. Padding has the count 0 and zeros.
+            of ``WIDTH``. Padding has the count 0 and zeros.
         counts: Counts c of the rows.
         first: First row.
         end: End of the rows.
         documents: :class:`Documents`.
-        theta: ``(width,)``.
+        theta: ``(.., width)``.
         s: Overwritten from ``first`` to ``end``.
-        gradient: ``(width,)``, overwritten.
+        ratio: Overwritten from ``first`` to ``end``.
+        gradient: ``(.., width)``.
+        row: Row of theta, and of the gradient, which is overwritten.
     """
-    width, a, cast = len(theta), documents.concentration, theta.dtype.type
-    bursty, zero, floor = a < math.inf, cast(0), cast(documents.floor)
-    for k in range(width):
-        gradient[k] = zero
-    for i in range(first, end, 4):
-        p0, p1, p2, p3 = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
-        s0 = s1 = s2 = s3 = zero
-        for k in range(width):
-            t = theta[k]
-            s0 += p0[k] * t
-            s1 += p1[k] * t
-            s2 += p2[k] * t
-            s3 += p3[k] * t
-        # Unlike a maximum, this keeps a NaN.
-        s0 = floor if s0 < floor else s0
-        s1 = floor if s1 < floor else s1
-        s2 = floor if s2 < floor else s2
-        s3 = floor if s3 < floor else s3
-        s[i], s[i + 1], s[i + 2], s[i + 3] = s0, s1, s2, s3
-        c0, c1, c2, c3 = counts[i], counts[i + 1], counts[i + 2], counts[i + 3]
-        if bursty:
-            r0, r1 = cast(_slope(c0, s0, a)), cast(_slope(c1, s1, a))
-            r2, r3 = cast(_slope(c2, s2, a)), cast(_slope(c3, s3, a))
-        else:
-            r0, r1, r2, r3 = c0 / s0, c1 / s1, c2 / s2, c3 / s3
-        for k in range(width):
-            gradient[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+    width, a, cast = rows.shape[1], documents.concentration, theta.dtype.type
+    none, floor = _lanes(cast(0)), _lanes(cast(documents.floor))
+    for i in range(first, end, WIDTH):
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
+        for k in range(0, width, WIDTH):
+            t = _load(theta, (row, k))
+            s0, s1 = _fma(_load(rows, (i, k)), t, s0), _fma(_load(rows, (i + 1, k)), t, s1)
+            s2, s3 = _fma(_load(rows, (i + 2, k)), t, s2), _fma(_load(rows, (i + 3, k)), t, s3)
+            s4, s5 = _fma(_load(rows, (i + 4, k)), t, s4), _fma(_load(rows, (i + 5, k)), t, s5)
+            s6, s7 = _fma(_load(rows, (i + 6, k)), t, s6), _fma(_load(rows, (i + 7, k)), t, s7)
+        # A NaN stays.
+        probability = _larger(_sums(s0, s1, s2, s3, s4, s5, s6, s7), floor)
+        _store(s, i, probability)
+        _store(ratio, i, _quotient(_load(counts, i), probability))
+    if a < math.inf:
+        for i in range(first, end):
+            ratio[i] = cast(_slope(counts[i], s[i], a))
+    for k in range(0, width, WIDTH):
+        _store(gradient, (row, k), none)
+    for i in range(first, end, WIDTH):
+        r0, r1, r2, r3 = (
+            _spread(ratio, i),
+            _spread(ratio, i + 1),
+            _spread(ratio, i + 2),
+            _spread(ratio, i + 3),
+        )
+        r4, r5, r6, r7 = (
+            _spread(ratio, i + 4),
+            _spread(ratio, i + 5),
+            _spread(ratio, i + 6),
+            _spread(ratio, i + 7),
+        )
+        for k in range(0, width, WIDTH):
+            # Two chains of sums, which the processor makes at the same time.
+            x, y = _load(gradient, (row, k)), none
+            x, y = _fma(_load(rows, (i, k)), r0, x), _fma(_load(rows, (i + 4, k)), r4, y)
+            x, y = _fma(_load(rows, (i + 1, k)), r1, x), _fma(_load(rows, (i + 5, k)), r5, y)
+            x, y = _fma(_load(rows, (i + 2, k)), r2, x), _fma(_load(rows, (i + 6, k)), r6, y)
+            x, y = _fma(_load(rows, (i + 3, k)), r3, x), _fma(_load(rows, (i + 7, k)), r7, y)
+            _store(gradient, (row, k), _total(x, y))
 
 
 @_compiled
@@ -551,19 +755,20 @@ def _log_likelihood(counts, s, first, end, concentration):
 
 
 @_compiled
-def _softmax_(logits):
-    """Softmax of padded logits, in place."""
-    most = logits[0]
-    for x in logits:
-        most = x if x > most else most
-    total = logits.dtype.type(0)
-    for k in range(len(logits)):
-        e = _exp(logits[k] - most)
-        logits[k] = e
-        total += e
-    inverse = logits.dtype.type(1) / total
-    for k in range(len(logits)):
-        logits[k] *= inverse
+def _softmax_(logits, row):
+    """Softmax of a row of padded logits, in place."""
+    most, own = _load(logits, (row, 0)), logits[row]
+    for k in range(WIDTH, len(own), WIDTH):
+        most = _larger(most, _load(logits, (row, k)))
+    highest, total = _largest(most), _lanes(logits.dtype.type(0))
+    for k in range(0, len(own), WIDTH):
+        # The compiler makes one vector of a loop of known length.
+        for q in range(WIDTH):
+            own[k + q] = _exp(own[k + q] - highest)
+        total = _total(total, _load(logits, (row, k)))
+    inverse = logits.dtype.type(1) / _sum(total)
+    for k in range(len(own)):
+        own[k] *= inverse
 
 
 @_compiled
@@ -585,6 +790,7 @@ class Block(NamedTuple):
         words: ``(.., width)`` rows of the topics of all words of the block.
         counts: Counts of these words.
         s: Probabilities of these words.
+        ratio: Their counts divided by these.
         begin: First of the words of a row.
         end: End of the words of a row.
         row: Number of a row in the state of all chains.
@@ -605,6 +811,7 @@ class Block(NamedTuple):
     words: Array
     counts: Array
     s: Array
+    ratio: Array
     begin: Array
     end: Array
     row: Array
@@ -624,7 +831,7 @@ class Block(NamedTuple):
 
 def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
     """Work space for blocks of at most ``num_words`` padded words."""
-    width, depth, rows = padded(num_topics), padded(max(dim, 1)), BLOCK_DOCS
+    width, depth, rows = padded(num_topics), padded(max(dim, 1)), WIDTH
 
     def zeros(*shape: int, dtype: Any = dtype) -> Array:
         return np.zeros(shape, dtype)
@@ -633,6 +840,7 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         words=zeros(num_words, width),
         counts=zeros(num_words),
         s=zeros(num_words),
+        ratio=zeros(num_words),
         begin=zeros(rows, dtype=np.int64),
         end=zeros(rows, dtype=np.int64),
         row=zeros(rows, dtype=np.int64),
@@ -676,9 +884,9 @@ def divide(row_offsets, num_chains, most_words, offsets):
     num_blocks, longest, size, first = 0, 0, 0, 0
     for item in range(num_docs * num_chains):
         doc = item // num_chains
-        own = (row_offsets[doc + 1] - row_offsets[doc] + 3) // 4 * 4
+        own = (row_offsets[doc + 1] - row_offsets[doc] + WIDTH - 1) // WIDTH * WIDTH
         is_new = item % num_chains == 0
-        if item > first and (item - first == BLOCK_DOCS or size + is_new * own > most_words):
+        if item > first and (item - first == WIDTH or size + is_new * own > most_words):
             num_blocks += 1
             offsets[num_blocks] = first = item
             size, is_new = 0, True
@@ -692,7 +900,7 @@ def divide(row_offsets, num_chains, most_words, offsets):
 
 
 @_compiled
-def _load(block, documents, num_chains, first, end):
+def _fill(block, documents, num_chains, first, end):
     """Copy the words of the items ``first:end`` into a block."""
     num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
     at, last, begin = 0, -1, 0
@@ -706,7 +914,7 @@ def _load(block, documents, num_chains, first, end):
                     target[k] = source[k]
                 block.counts[at] = documents.counts[entry]
                 at += 1
-            while at % 4:
+            while at % WIDTH:
                 block.words[at, :] = 0
                 block.counts[at] = 0
                 at += 1
@@ -792,15 +1000,25 @@ def _evaluate(block, documents, chart, num_rows, with_value):
     """Gradients of log likelihood and log prior at the block's z, and the value if asked."""
     num_topics, num_docs = documents.words.shape[1], len(documents.lengths)
     a, shared = documents.concentration, chart.loc.shape[0] == 1
-    rows = (num_rows + 3) // 4 * 4
     theta, slope, z = block.theta, block.slope, block.z
-    _product(z, chart.push, chart.push_range, rows, theta)
+    _product(z, chart.push, chart.push_range, theta)
     for i in range(num_rows):
         doc, begin, end = block.row[i] % num_docs, block.begin[i], block.end[i]
         own, g = theta[i], slope[i]
         _logits(chart, z[i], chart.loc[0 if shared else doc], num_topics, own)
-        _softmax_(own)
-        _words_pass(block.words, block.counts, begin, end, documents, own, block.s, g)
+        _softmax_(theta, i)
+        _words_pass(
+            block.words,
+            block.counts,
+            begin,
+            end,
+            documents,
+            theta,
+            block.s,
+            block.ratio,
+            slope,
+            i,
+        )
         tokens = documents.lengths[doc]
         for k in range(len(own)):
             g[k] *= own[k]
@@ -812,7 +1030,7 @@ def _evaluate(block, documents, chart, num_rows, with_value):
             block.value[i] = _log_likelihood(block.counts, block.s, begin, end, a)
             if a < math.inf:
                 block.value[i] += documents.length_terms[doc]
-    _product(slope, chart.pull, chart.pull_range, rows, block.g)
+    _product(slope, chart.pull, chart.pull_range, block.g)
     offset = chart.dim - num_topics
     for i in range(num_rows):
         _prior_gradient(chart, z[i], block.h[i], block.bend)
@@ -1006,7 +1224,7 @@ def visit(
     num_chains = len(state.log_prior) // max(1, len(documents.lengths))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
-        _load(block, documents, num_chains, offsets[b], offsets[b + 1])
+        _fill(block, documents, num_chains, offsets[b], offsets[b + 1])
         if settings.evaluate:
             _start(block, documents, chart, state, num_rows)
         for number in range(outcome.acceptance.shape[0]):
@@ -1064,7 +1282,7 @@ def expected_counts(
     pseudo = dtype(concentration)
     t, g = block.theta[0], block.slope[0]
     for b in range(first, end):
-        _load(block, documents, 1, offsets[b], offsets[b + 1])
+        _fill(block, documents, 1, offsets[b], offsets[b + 1])
         for doc in range(offsets[b], offsets[b + 1]):
             i = doc - offsets[b]
             begin, stop = block.begin[i], block.end[i]
@@ -1072,7 +1290,18 @@ def expected_counts(
             for k in range(num_topics):
                 t[k] = own[k]
             for sweep in range(sweeps + 1):
-                _words_pass(block.words, block.counts, begin, stop, documents, t, block.s, g)
+                _words_pass(
+                    block.words,
+                    block.counts,
+                    begin,
+                    stop,
+                    documents,
+                    block.theta,
+                    block.s,
+                    block.ratio,
+                    block.slope,
+                    0,
+                )
                 if sweep < sweeps:
                     total = dtype(0)
                     for k in range(num_topics):
@@ -1086,7 +1315,7 @@ def expected_counts(
             if len(ratio):
                 entry = documents.row_offsets[doc]
                 for j in range(documents.row_offsets[doc + 1] - entry):
-                    ratio[entry + j] = block.counts[begin + j] / block.s[begin + j]
+                    ratio[entry + j] = block.ratio[begin + j]
 
 
 @_kernel
