@@ -68,6 +68,7 @@ def _chart(
     scale = noise.diagonal()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
+        scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
     else:
         scale = scale[:0]
     push, pull = _padded(matrix), _padded(matrix.T)
@@ -79,7 +80,7 @@ def _chart(
         rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha)
         exact = _array(torch.stack(rows))
     return ops.Map(
-        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale.copy(), dim, num_laplace),
+        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),
     )
 

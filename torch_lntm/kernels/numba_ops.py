@@ -53,7 +53,7 @@ _OPTIONS: Any = {
 _kernel = njit(fastmath=_FAST, cache=True, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
-_compiled = njit(fastmath=_FAST, **_OPTIONS)
+_compiled = njit(fastmath=_FAST, forceinline=True, **_OPTIONS)
 _exact = njit(fastmath={"contract"}, **_OPTIONS)
 
 #: Numbers of a vector. Rows are padded to a multiple of it, a document's words too, and a block has
@@ -106,7 +106,7 @@ class Map(NamedTuple):
         push_range: ``(2, columns / WIDTH)`` int64 first row and end of what is not 0.
         pull: M, a row for each topic.
         pull_range: As ``push_range``.
-        scale: ``(num_topics,)``, or empty without e.
+        scale: ``(width,)`` padded with zeros, or empty without e.
         dim: Number of components of z.
         num_laplace: Number of first components of z with density ½ exp(−|z|). All others are
             standard normal.
@@ -350,6 +350,16 @@ def _total(typing, x, y):
 
 
 @intrinsic
+def _product_of(typing, x, y):
+    """Lanes xy."""
+
+    def code(context, builder, signature, args):
+        return builder.fmul(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
 def _quotient(typing, x, y):
     """Lanes x / y."""
 
@@ -369,6 +379,35 @@ def _larger(typing, x, y):
     return x(x, y), code
 
 
+@intrinsic
+def _above(typing, x, least, value):
+    """Lanes of ``value``, and of 0 where x is at most ``least``."""
+
+    def code(context, builder, signature, args):
+        zero = ir.Constant(args[2].type, None)
+        return builder.select(builder.fcmp_ordered("<=", *args[:2]), zero, args[2])
+
+    return x(x, x, x), code
+
+
+@intrinsic
+def _power(typing, shifted):
+    """2ⁿ, for a whole number n that was added to 1.5 × 2²³, or to 1.5 × 2⁵² in float64."""
+    bits, mantissa = shifted.dtype.bitwidth, 23 if shifted.dtype.bitwidth == 32 else 52
+
+    def code(context, builder, signature, args):
+        whole = ir.VectorType(ir.IntType(bits), WIDTH)
+        one = (2 ** (bits - mantissa - 2) - 1) << mantissa
+        exponent = builder.shl(
+            builder.bitcast(args[0], whole), ir.Constant(whole, [mantissa] * WIDTH)
+        )
+        return builder.bitcast(
+            builder.add(exponent, ir.Constant(whole, [one] * WIDTH)), args[0].type
+        )
+
+    return shifted(shifted), code
+
+
 def _folded_code(context, builder, signature, args, fold):
     """A vector's numbers folded into one."""
     rest = args[0]
@@ -376,6 +415,19 @@ def _folded_code(context, builder, signature, args, fold):
         order = [(i + half) % WIDTH for i in range(WIDTH)]
         rest = fold(rest, _shuffled(builder, rest, rest, order))
     return builder.extract_element(rest, ir.Constant(ir.IntType(32), 0))
+
+
+@intrinsic
+def _added_squares(typing, x, total):
+    """Lanes total + x², in float64."""
+    double = Lanes(types.float64)
+
+    def code(context, builder, signature, args):
+        vector = context.get_value_type(double)
+        wide = args[0] if args[0].type == vector else builder.fpext(args[0], vector)
+        return builder.fadd(builder.fmul(wide, wide), args[1])
+
+    return double(x, double), code
 
 
 @intrinsic
@@ -470,6 +522,50 @@ def _exp_double(x):
     return p * power + power if x > -708.0 else (0.0 if x <= -708.0 else x)
 
 
+@_compiled
+def _exp_lanes_single(x):
+    """:func:`_exp_single` of lanes."""
+    lowest, shift = _lanes(np.float32(-87.0)), np.float32(12582912.0)
+    y = _larger(x, lowest)
+    shifted = _fma(y, _lanes(np.float32(1.4426950408889634)), _lanes(shift))
+    n = _total(shifted, _lanes(-shift))
+    r = _fma(n, _lanes(np.float32(-0.693359375)), y)
+    r = _fma(n, _lanes(np.float32(2.12194440e-4)), r)
+    one = _lanes(np.float32(1.0))
+    p = _fma(_lanes(np.float32(1.9875691500e-4)), r, _lanes(np.float32(1.3981999507e-3)))
+    p = _fma(p, r, _lanes(np.float32(8.3334519073e-3)))
+    p = _fma(p, r, _lanes(np.float32(4.1665795894e-2)))
+    p = _fma(p, r, _lanes(np.float32(1.6666665459e-1)))
+    p = _fma(p, r, _lanes(np.float32(5.0000001201e-1)))
+    p = _fma(_fma(p, r, one), r, one)
+    return _above(x, lowest, _product_of(p, _power(shifted)))
+
+
+@_compiled
+def _exp_lanes_double(x):
+    """:func:`_exp_double` of lanes."""
+    lowest, shift = _lanes(-708.0), 6755399441055744.0
+    y = _larger(x, lowest)
+    shifted = _fma(y, _lanes(1.4426950408889634), _lanes(shift))
+    n = _total(shifted, _lanes(-shift))
+    r = _fma(n, _lanes(-6.93147180369123816490e-01), y)
+    r = _fma(n, _lanes(-1.90821492927058770002e-10), r)
+    one = _lanes(1.0)
+    p = _fma(_lanes(1.0 / 6227020800.0), r, _lanes(1.0 / 479001600.0))
+    p = _fma(p, r, _lanes(1.0 / 39916800.0))
+    p = _fma(p, r, _lanes(1.0 / 3628800.0))
+    p = _fma(p, r, _lanes(1.0 / 362880.0))
+    p = _fma(p, r, _lanes(1.0 / 40320.0))
+    p = _fma(p, r, _lanes(1.0 / 5040.0))
+    p = _fma(p, r, _lanes(1.0 / 720.0))
+    p = _fma(p, r, _lanes(1.0 / 120.0))
+    p = _fma(p, r, _lanes(1.0 / 24.0))
+    p = _fma(p, r, _lanes(1.0 / 6.0))
+    p = _fma(p, r, _lanes(0.5))
+    p = _fma(_fma(p, r, one), r, one)
+    return _above(x, lowest, _product_of(p, _power(shifted)))
+
+
 @_exact
 def _log_single(x):
     """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
@@ -514,7 +610,7 @@ def _log_double(x):
 
 
 def _exp(x):
-    """e^x of a number of either type."""
+    """e^x of a number or of lanes, of either type."""
 
 
 def _log(x):
@@ -523,6 +619,9 @@ def _log(x):
 
 @overload(_exp, inline="always")
 def _exp_of(x):
+    if isinstance(x, Lanes):
+        single = x.dtype.bitwidth == 32
+        return (lambda x: _exp_lanes_single(x)) if single else (lambda x: _exp_lanes_double(x))
     if x.bitwidth == 32:
         return lambda x: _exp_single(x)
     return lambda x: _exp_double(x)
@@ -678,24 +777,20 @@ def _slope(count, s, concentration):
 
 
 @_compiled
-def _words_pass(rows, counts, first, end, documents, theta, s, ratio, gradient, row):
-    """Probabilities s of a document's words, c / s, and Σ_v (c_v / s_v) φ_v.
+def _words_pass(block, documents, first, end, row):
+    """Probabilities s of a document's words, c / s, and slope g = Σ_v (c_v / s_v) φ_v.
 
     For a Dirichlet-multinomial, :func:`_slope` takes the place of c / s.
 
     Args:
-        rows: ``(.., width)`` rows φ_v of the words; the document's are ``first:end``, a multiple
-            of ``WIDTH``. Padding has the count 0 and zeros.
-        counts: Counts c of the rows.
-        first: First row.
-        end: End of the rows.
+        block: :class:`Block`; its ``s``, ``ratio`` and ``slope`` are overwritten.
         documents: :class:`Documents`.
-        theta: ``(.., width)``.
-        s: Overwritten from ``first`` to ``end``.
-        ratio: Overwritten from ``first`` to ``end``.
-        gradient: ``(.., width)``.
-        row: Row of theta, and of the gradient, which is overwritten.
+        first: First of the document's words in the block.
+        end: End of the words.
+        row: Row of theta and of the slope.
     """
+    rows, theta, gradient = block.words, block.theta, block.slope
+    counts, s, ratio = block.counts, block.s, block.ratio
     width, a, cast = rows.shape[1], documents.concentration, theta.dtype.type
     none, floor = _lanes(cast(0)), _lanes(cast(documents.floor))
     for i in range(first, end, WIDTH):
@@ -757,27 +852,28 @@ def _log_likelihood(counts, s, first, end, concentration):
 @_compiled
 def _softmax_(logits, row):
     """Softmax of a row of padded logits, in place."""
-    most, own = _load(logits, (row, 0)), logits[row]
-    for k in range(WIDTH, len(own), WIDTH):
+    width = logits.shape[1]
+    most = _load(logits, (row, 0))
+    for k in range(WIDTH, width, WIDTH):
         most = _larger(most, _load(logits, (row, k)))
-    highest, total = _largest(most), _lanes(logits.dtype.type(0))
-    for k in range(0, len(own), WIDTH):
-        # The compiler makes one vector of a loop of known length.
-        for q in range(WIDTH):
-            own[k + q] = _exp(own[k + q] - highest)
-        total = _total(total, _load(logits, (row, k)))
-    inverse = logits.dtype.type(1) / _sum(total)
-    for k in range(len(own)):
-        own[k] *= inverse
+    one = logits.dtype.type(1)
+    lowest, total = _lanes(-_largest(most)), _lanes(one - one)
+    for k in range(0, width, WIDTH):
+        e = _exp(_total(_load(logits, (row, k)), lowest))
+        _store(logits, (row, k), e)
+        total = _total(total, e)
+    inverse = _lanes(one / _sum(total))
+    for k in range(0, width, WIDTH):
+        _store(logits, (row, k), _product_of(_load(logits, (row, k)), inverse))
 
 
 @_compiled
-def _square(x):
-    """|x|² in float64."""
-    total = 0.0
-    for i in range(len(x)):
-        total += np.float64(x[i]) * np.float64(x[i])
-    return total
+def _square(x, row):
+    """Square norm of a padded row, in float64."""
+    total = _lanes(0.0)
+    for k in range(0, x.shape[1], WIDTH):
+        total = _added_squares(_load(x, (row, k)), total)
+    return _sum(total)
 
 
 # -- blocks of documents ---------------------------------------------------------------------------
@@ -785,6 +881,8 @@ def _square(x):
 
 class Block(NamedTuple):
     """Work space of one thread for a block of documents; rows are chains of documents.
+
+    Rows of z, and of what is alike, have zeros behind their ``dim`` numbers.
 
     Attributes:
         words: ``(.., width)`` rows of the topics of all words of the block.
@@ -794,15 +892,21 @@ class Block(NamedTuple):
         begin: First of the words of a row.
         end: End of the words of a row.
         row: Number of a row in the state of all chains.
+        loc: ``(rows, width)`` logits at z = 0.
         theta: ``(rows, width)`` logits, and then proportions.
         slope: ``(rows, width)`` gradients in the logits.
-        z: ``(rows, padded dim)`` proposals.
-        r: ``(rows, padded dim)`` momenta.
-        g: ``(rows, padded dim)`` gradients of the log likelihood at the proposals.
-        h: ``(rows, padded dim)`` gradients of the log prior at the proposals.
-        bend: ``(padded dim,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
+        z: ``(rows, depth)`` proposals.
+        r: ``(rows, depth)`` momenta.
+        g: ``(rows, depth)`` gradients of the log likelihood at the proposals.
+        h: ``(rows, depth)`` gradients of the log prior at the proposals.
+        position: ``(rows, depth)`` z of the chains.
+        gradient: ``(rows, depth)`` gradients of the log likelihood there.
+        prior: ``(rows,)`` float64 log density of the prior there.
+        likelihood: ``(rows,)`` float64 log likelihood there.
+        bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
         draws: ``(dim,)`` float64 normal numbers.
         epsilon: ``(rows,)`` step sizes, in the type of z.
+        weight: ``(rows,)`` inverse temperatures, in the type of z.
         value: ``(rows,)`` float64 log likelihood at the proposals.
         kinetic: ``(rows,)`` float64 |r|² at the start.
         chance: ``(rows,)`` float64 uniform numbers for the acceptance.
@@ -815,15 +919,21 @@ class Block(NamedTuple):
     begin: Array
     end: Array
     row: Array
+    loc: Array
     theta: Array
     slope: Array
     z: Array
     r: Array
     g: Array
     h: Array
+    position: Array
+    gradient: Array
+    prior: Array
+    likelihood: Array
     bend: Array
     draws: Array
     epsilon: Array
+    weight: Array
     value: Array
     kinetic: Array
     chance: Array
@@ -831,7 +941,8 @@ class Block(NamedTuple):
 
 def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
     """Work space for blocks of at most ``num_words`` padded words."""
-    width, depth, rows = padded(num_topics), padded(max(dim, 1)), WIDTH
+    # The last numbers of z, one for each topic in a factor space, are read with their padding.
+    width, depth, rows = padded(num_topics), padded(max(dim, 1)) + WIDTH, WIDTH
 
     def zeros(*shape: int, dtype: Any = dtype) -> Array:
         return np.zeros(shape, dtype)
@@ -844,15 +955,21 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         begin=zeros(rows, dtype=np.int64),
         end=zeros(rows, dtype=np.int64),
         row=zeros(rows, dtype=np.int64),
+        loc=np.full((rows, width), _NOWHERE, dtype),
         theta=zeros(rows, width),
         slope=zeros(rows, width),
         z=zeros(rows, depth),
         r=zeros(rows, depth),
         g=zeros(rows, depth),
         h=zeros(rows, depth),
+        position=zeros(rows, depth),
+        gradient=zeros(rows, depth),
+        prior=zeros(rows, dtype=np.float64),
+        likelihood=zeros(rows, dtype=np.float64),
         bend=zeros(depth),
         draws=zeros(dim, dtype=np.float64),
         epsilon=zeros(rows),
+        weight=zeros(rows),
         value=zeros(rows, dtype=np.float64),
         kinetic=zeros(rows, dtype=np.float64),
         chance=zeros(rows, dtype=np.float64),
@@ -900,8 +1017,8 @@ def divide(row_offsets, num_chains, most_words, offsets):
 
 
 @_compiled
-def _fill(block, documents, num_chains, first, end):
-    """Copy the words of the items ``first:end`` into a block."""
+def _fill(block, documents, num_chains, loc, first, end):
+    """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
     num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
     at, last, begin = 0, -1, 0
     for item in range(first, end):
@@ -922,6 +1039,10 @@ def _fill(block, documents, num_chains, first, end):
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc
+        if len(loc):
+            mean = loc[0 if len(loc) == 1 else doc]
+            for k in range(len(mean)):
+                block.loc[i, k] = mean[k]
 
 
 # -- priors ----------------------------------------------------------------------------------------
@@ -946,96 +1067,93 @@ def _log_gamma(z, gamma, k):
 
 
 @_compiled
-def _prior_gradient(chart, z, h, bend):
+def _prior_gradient(chart, block, i):
     """Gradient h of the log prior at z; for Dirichlet priors also the slopes of the logits."""
+    z, h = block.z, block.h
     if chart.gamma.shape[1]:
         # e^x stays finite, and the energy of a chain so far out is large enough to be rejected.
         most = z.dtype.type(80)
         for k in range(chart.dim):
-            value, slope, curvature = _log_gamma(z[k], chart.gamma, k)
+            value, slope, curvature = _log_gamma(z[i, k], chart.gamma, k)
             excess = chart.gamma[0, k] - _exp(value if value < most else most)
-            h[k] = excess * slope + curvature / slope
-            bend[k] = slope
+            h[i, k] = excess * slope + curvature / slope
+            block.bend[k] = slope
         return
-    for k in range(len(z)):
-        h[k] = -z[k]
+    minus = _lanes(z.dtype.type(-1))
+    for k in range(0, z.shape[1], WIDTH):
+        _store(h, (i, k), _product_of(minus, _load(z, (i, k))))
     for k in range(chart.num_laplace):
-        h[k] = np.sign(-z[k])
+        h[i, k] = np.sign(-z[i, k])
 
 
 @_compiled
-def _log_prior(chart, z):
-    """Log density of z, nats, in float64."""
+def _log_prior(chart, z, i):
+    """Log density of a row of z, nats, in float64."""
     if chart.gamma.shape[1]:
         double, total = chart.exact, 0.0
-        for k in range(len(z)):
-            value, slope, _ = _log_gamma(np.float64(z[k]), double, k)
+        for k in range(chart.dim):
+            value, slope, _ = _log_gamma(np.float64(z[i, k]), double, k)
             total += double[0, k] * value - math.exp(value) + math.log(slope)
         return total - chart.log_normaliser
-    size, total = chart.num_laplace, 0.0
-    for k in range(size):
-        total += abs(np.float64(z[k]))
-    return -0.5 * _square(z[size:]) - total - chart.log_normaliser
+    total = -0.5 * _square(z, i)
+    for k in range(chart.num_laplace):
+        x = np.float64(z[i, k])
+        total += 0.5 * x * x - abs(x)
+    return total - chart.log_normaliser
 
 
 @_compiled
-def _logits(chart, z, mean, num_topics, logits):
-    """Complete the products of a row of z with M to its logits, with padding."""
-    scale = chart.scale
-    offset = chart.dim - num_topics
+def _logits(chart, block, i):
+    """Complete the products of a row of z with M to its logits."""
+    logits = block.theta
     if chart.gamma.shape[1]:
-        for k in range(num_topics):
-            logits[k] = _log_gamma(z[k], chart.gamma, k)[0]
-    else:
-        for k in range(num_topics):
-            logits[k] += mean[k]
-        for k in range(len(scale)):
-            logits[k] += scale[k] * z[offset + k]
-    for k in range(num_topics, len(logits)):
-        logits[k] = _NOWHERE
+        for k in range(chart.dim):
+            logits[i, k] = _log_gamma(block.z[i, k], chart.gamma, k)[0]
+        for k in range(chart.dim, logits.shape[1]):
+            logits[i, k] = _NOWHERE
+        return
+    offset = len(chart.push)
+    for k in range(0, logits.shape[1], WIDTH):
+        x = _total(_load(logits, (i, k)), _load(block.loc, (i, k)))
+        if k < len(chart.scale):
+            x = _fma(_load(chart.scale, k), _load(block.z, (i, offset + k)), x)
+        _store(logits, (i, k), x)
 
 
 @_compiled
 def _evaluate(block, documents, chart, num_rows, with_value):
     """Gradients of log likelihood and log prior at the block's z, and the value if asked."""
-    num_topics, num_docs = documents.words.shape[1], len(documents.lengths)
-    a, shared = documents.concentration, chart.loc.shape[0] == 1
-    theta, slope, z = block.theta, block.slope, block.z
-    _product(z, chart.push, chart.push_range, theta)
+    num_docs, a = len(documents.lengths), documents.concentration
+    cast, theta, slope = block.z.dtype.type, block.theta, block.slope
+    width = theta.shape[1]
+    _product(block.z, chart.push, chart.push_range, theta)
     for i in range(num_rows):
         doc, begin, end = block.row[i] % num_docs, block.begin[i], block.end[i]
-        own, g = theta[i], slope[i]
-        _logits(chart, z[i], chart.loc[0 if shared else doc], num_topics, own)
+        _logits(chart, block, i)
         _softmax_(theta, i)
-        _words_pass(
-            block.words,
-            block.counts,
-            begin,
-            end,
-            documents,
-            theta,
-            block.s,
-            block.ratio,
-            slope,
-            i,
-        )
-        tokens = documents.lengths[doc]
-        for k in range(len(own)):
-            g[k] *= own[k]
+        _words_pass(block, documents, begin, end, i)
+        total = _lanes(cast(0))
+        for k in range(0, width, WIDTH):
+            g = _product_of(_load(slope, (i, k)), _load(theta, (i, k)))
+            _store(slope, (i, k), g)
+            total = _total(total, g)
+        lost = -documents.lengths[doc]
         if a < math.inf:
-            tokens = g.sum()
-        for k in range(len(own)):
-            g[k] -= tokens * own[k]
+            lost = -_sum(total)
+        for k in range(0, width, WIDTH):
+            g = _fma(_lanes(lost), _load(theta, (i, k)), _load(slope, (i, k)))
+            _store(slope, (i, k), g)
         if with_value:
             block.value[i] = _log_likelihood(block.counts, block.s, begin, end, a)
             if a < math.inf:
                 block.value[i] += documents.length_terms[doc]
     _product(slope, chart.pull, chart.pull_range, block.g)
-    offset = chart.dim - num_topics
+    offset = len(chart.push)
     for i in range(num_rows):
-        _prior_gradient(chart, z[i], block.h[i], block.bend)
-        for k in range(len(chart.scale)):
-            block.g[i, offset + k] = chart.scale[k] * slope[i, k]
+        _prior_gradient(chart, block, i)
+        for k in range(0, len(chart.scale), WIDTH):
+            g = _product_of(_load(chart.scale, k), _load(slope, (i, k)))
+            _store(block.g, (i, offset + k), g)
         for k in range(chart.gamma.shape[1]):
             block.g[i, k] = block.bend[k] * slope[i, k]
 
@@ -1044,20 +1162,37 @@ def _evaluate(block, documents, chart, num_rows, with_value):
 
 
 @_compiled
-def _start(block, documents, chart, state, num_rows):
-    """Densities and gradients where the chains of a block start."""
-    for i in range(num_rows):
-        position = state.position[block.row[i]]
-        for k in range(len(position)):
-            block.z[i, k] = position[k]
-    _evaluate(block, documents, chart, num_rows, True)
+def _start(block, state, temperature, num_rows):
+    """Read the state of the chains of a block."""
     for i in range(num_rows):
         row = block.row[i]
-        state.log_prior[row] = _log_prior(chart, state.position[row])
-        state.log_likelihood[row] = block.value[i]
-        gradient = state.gradient[row]
-        for k in range(len(gradient)):
-            gradient[k] = block.g[i, k]
+        block.weight[i] = temperature[row]
+        block.prior[i], block.likelihood[i] = state.log_prior[row], state.log_likelihood[row]
+        for k in range(state.position.shape[1]):
+            block.position[i, k] = state.position[row, k]
+            block.gradient[i, k] = state.gradient[row, k]
+
+
+@_compiled
+def _finish(block, state, num_rows):
+    """Write the state of the chains of a block."""
+    for i in range(num_rows):
+        row = block.row[i]
+        state.log_prior[row], state.log_likelihood[row] = block.prior[i], block.likelihood[i]
+        for k in range(state.position.shape[1]):
+            state.position[row, k], state.gradient[row, k] = (
+                block.position[i, k],
+                block.gradient[i, k],
+            )
+
+
+@_compiled
+def _keep(block, i, prior):
+    """Make a proposal the state of its chain."""
+    for k in range(0, block.z.shape[1], WIDTH):
+        _store(block.position, (i, k), _load(block.z, (i, k)))
+        _store(block.gradient, (i, k), _load(block.g, (i, k)))
+    block.prior[i], block.likelihood[i] = prior, block.value[i]
 
 
 @_compiled
@@ -1081,17 +1216,20 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
         chance = drawn.acceptance_uniform[number, row]
         shift = drawn.step_uniform[number, row]
     block.epsilon[i] = step_size * (1.0 + settings.jitter * (2.0 * shift - 1.0))
-    block.kinetic[i] = _square(r[:dim])
+    block.kinetic[i] = _square(block.r, i)
     return chance
 
 
 @_compiled
-def _kick_and_drift(z, r, g, h, epsilon, share, weight, drift):
-    """Set r to r + share ε (weight · g + h), and then z to z + drift ε r."""
-    for k in range(len(z)):
-        new = r[k] + share * epsilon * (weight * g[k] + h[k])
-        r[k] = new
-        z[k] += drift * epsilon * new
+def _kick_and_drift(block, i, kick, drift):
+    """Add kick ε × the gradient of the log density to r, and then drift ε r to z."""
+    epsilon, weight = block.epsilon[i], _lanes(block.weight[i])
+    kick, drift = _lanes(kick * epsilon), _lanes(drift * epsilon)
+    for k in range(0, block.z.shape[1], WIDTH):
+        g = _fma(weight, _load(block.g, (i, k)), _load(block.h, (i, k)))
+        r = _fma(kick, g, _load(block.r, (i, k)))
+        _store(block.r, (i, k), r)
+        _store(block.z, (i, k), _fma(drift, r, _load(block.z, (i, k))))
 
 
 @_compiled
@@ -1117,77 +1255,65 @@ def _adapt(adaptation, settings, row, number, acceptance):
 
 
 @_compiled
-def _judge(block, chart, state, settings, outcome, weight, chance, number, i):
-    """Accept or reject the proposal of a row, and return its acceptance probability."""
-    row, dim = block.row[i], state.position.shape[1]
-    z, r = block.z[i, :dim], block.r[i, :dim]
-    prior, value = _log_prior(chart, z), block.value[i]
-    start = -state.log_prior[row] - weight * state.log_likelihood[row] + 0.5 * block.kinetic[i]
-    error = (-prior - weight * value + 0.5 * _square(r)) - start
+def _judge(block, prior, settings, outcome, weight, number, i):
+    """Acceptance probability of a row's proposal, and whether it is accepted."""
+    start = -block.prior[i] - weight * block.likelihood[i] + 0.5 * block.kinetic[i]
+    error = (-prior - weight * block.value[i] + 0.5 * _square(block.r, i)) - start
     # Written so that a NaN counts as divergent.
     valid = error > -math.inf and error <= settings.max_error
     acceptance = math.exp(min(-error, 0.0)) if valid else 0.0
-    accepted = chance < acceptance
-    if accepted:
-        position, gradient = state.position[row], state.gradient[row]
-        for k in range(dim):
-            position[k] = z[k]
-            gradient[k] = block.g[i, k]
-        state.log_prior[row], state.log_likelihood[row] = prior, value
+    accepted = block.chance[i] < acceptance
+    row = block.row[i]
     outcome.acceptance[number, row], outcome.energy_error[number, row] = acceptance, error
     outcome.accepted[number, row], outcome.divergent[number, row] = accepted, not valid
-    return acceptance
+    return acceptance, accepted
+
+
+@_compiled
+def _begin(block, chart, drawn, adaptation, settings, number, num_rows):
+    """Start proposals at the chains' states, with the first half of a leapfrog step.
+
+    Transition −1 only evaluates the states.
+    """
+    for i in range(num_rows):
+        for k in range(0, block.z.shape[1], WIDTH):
+            _store(block.z, (i, k), _load(block.position, (i, k)))
+            _store(block.g, (i, k), _load(block.gradient, (i, k)))
+        if number >= 0:
+            step_size = adaptation.step_size[block.row[i]]
+            block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
+            _prior_gradient(chart, block, i)
+            _kick_and_drift(block, i, block.z.dtype.type(0.5), block.z.dtype.type(1))
 
 
 @_compiled
 def _transition(
-    block,
-    documents,
-    chart,
-    state,
-    drawn,
-    temperature,
-    adaptation,
-    settings,
-    outcome,
-    number,
-    num_rows,
+    block, documents, chart, drawn, temperature, adaptation, settings, outcome, number, num_rows
 ):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`."""
-    dim, dtype = chart.dim, block.z.dtype.type
-    half, whole = dtype(0.5), dtype(1.0)
-    for i in range(num_rows):
-        row, z, g = block.row[i], block.z[i], block.g[i]
-        block.chance[i] = _draw(block, drawn, settings, adaptation.step_size[row], dim, number, i)
-        position, gradient = state.position[row], state.gradient[row]
-        for k in range(dim):
-            z[k], g[k] = position[k], gradient[k]
-        weight = dtype(temperature[row])
-        h = block.h[i]
-        _prior_gradient(chart, z, h, block.bend)
-        _kick_and_drift(z, block.r[i], g, h, block.epsilon[i], half, weight, whole)
-    for step in range(settings.num_steps):
-        last = step == settings.num_steps - 1
+    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
+
+    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
+    functions is copied to where they are called.
+    """
+    cast = block.z.dtype.type
+    _begin(block, chart, drawn, adaptation, settings, number, num_rows)
+    num_steps = settings.num_steps if number >= 0 else 1
+    for step in range(num_steps):
+        last = step == num_steps - 1
         _evaluate(block, documents, chart, num_rows, last)
-        share, drift = (half, dtype(0.0)) if last else (whole, whole)
-        for i in range(num_rows):
-            weight = dtype(temperature[block.row[i]])
-            z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
-            _kick_and_drift(z, r, g, h, block.epsilon[i], share, weight, drift)
+        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+        if number >= 0:
+            for i in range(num_rows):
+                _kick_and_drift(block, i, kick, drift)
     for i in range(num_rows):
-        row = block.row[i]
-        acceptance = _judge(
-            block,
-            chart,
-            state,
-            settings,
-            outcome,
-            temperature[row],
-            block.chance[i],
-            number,
-            i,
-        )
-        outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
+        row, prior = block.row[i], _log_prior(chart, block.z, i)
+        accepted = True
+        if number >= 0:
+            weight = temperature[row]
+            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
+        if accepted:
+            _keep(block, i, prior)
 
 
 @_kernel
@@ -1224,15 +1350,13 @@ def visit(
     num_chains = len(state.log_prior) // max(1, len(documents.lengths))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
-        _fill(block, documents, num_chains, offsets[b], offsets[b + 1])
-        if settings.evaluate:
-            _start(block, documents, chart, state, num_rows)
-        for number in range(outcome.acceptance.shape[0]):
+        _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
+        _start(block, state, temperature, num_rows)
+        for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
             _transition(
                 block,
                 documents,
                 chart,
-                state,
                 drawn,
                 temperature,
                 adaptation,
@@ -1241,6 +1365,7 @@ def visit(
                 number,
                 num_rows,
             )
+        _finish(block, state, num_rows)
 
 
 # -- expected counts -------------------------------------------------------------------------------
@@ -1282,7 +1407,7 @@ def expected_counts(
     pseudo = dtype(concentration)
     t, g = block.theta[0], block.slope[0]
     for b in range(first, end):
-        _fill(block, documents, 1, offsets[b], offsets[b + 1])
+        _fill(block, documents, 1, weights[:0], offsets[b], offsets[b + 1])
         for doc in range(offsets[b], offsets[b + 1]):
             i = doc - offsets[b]
             begin, stop = block.begin[i], block.end[i]
@@ -1290,18 +1415,7 @@ def expected_counts(
             for k in range(num_topics):
                 t[k] = own[k]
             for sweep in range(sweeps + 1):
-                _words_pass(
-                    block.words,
-                    block.counts,
-                    begin,
-                    stop,
-                    documents,
-                    block.theta,
-                    block.s,
-                    block.ratio,
-                    block.slope,
-                    0,
-                )
+                _words_pass(block, documents, begin, stop, 0)
                 if sweep < sweeps:
                     total = dtype(0)
                     for k in range(num_topics):
