@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -27,29 +27,35 @@ from torch_lntm.errors import ConfigError, LNTMWarning, warn
 MAX_LOADING = 2**14
 
 
-def is_enabled(tensor: Tensor) -> bool:
-    """Whether fused kernels compute with a tensor.
+def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
+    """Kind of the fused kernels that compute with a tensor; None for PyTorch's operations.
+
+    Triton's interpreter, which is for tests, has precedence on a CPU.
 
     Raises:
-        ConfigError: As for :func:`is_compiled`, or the variable ``LNTM_TRITON`` has another value
-            than 0 or 1.
-        ImportError: The variable is 1, and Triton is missing.
+        ConfigError: The variable ``LNTM_COMPILED`` or ``LNTM_TRITON`` has another value than 0 or
+            1, or ``LNTM_COMPILED`` is 1 and Numba is missing.
+        ImportError: ``LNTM_TRITON`` is 1, and Triton is missing.
     """
-    return is_compiled(tensor) or _uses_triton(tensor)
+    setting = os.environ.get("LNTM_TRITON", "")
+    may_compile = setting != "1" and tensor.device.type == "cpu"
+    if may_compile and _has_numba(os.environ.get("LNTM_COMPILED", "")):
+        return "numba"
+    if setting not in ("", "0", "1"):
+        raise ConfigError(
+            f"LNTM_TRITON is {setting!r}; expected 1 for Triton's kernels, 0 for PyTorch's, or no "
+            "value for Triton's where they work"
+        )
+    if setting != "1":
+        return "triton" if not setting and tensor.is_cuda and _triton_works() else None
+    from torch_lntm.kernels.triton_ops import INTERPRETED
+
+    return "triton" if tensor.is_cuda or INTERPRETED else None
 
 
 def is_compiled(tensor: Tensor) -> bool:
-    """Whether Numba's kernels compute with a tensor.
-
-    Triton's interpreter, which is for tests, has precedence.
-
-    Raises:
-        ConfigError: The variable ``LNTM_COMPILED`` has another value than 0 or 1, or it is 1 and
-            Numba is missing.
-    """
-    if tensor.device.type != "cpu" or os.environ.get("LNTM_TRITON") == "1":
-        return False
-    return _has_numba(os.environ.get("LNTM_COMPILED", ""))
+    """Whether Numba's kernels compute with a tensor; see :func:`kind`."""
+    return kind(tensor) == "numba"
 
 
 @functools.cache
@@ -76,14 +82,9 @@ def _has_numba(setting: str) -> bool:
 
 def advice(tensor: Tensor) -> str | None:
     """What to install for faster fits with tensors like this one; None if nothing is missing."""
-    if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or is_enabled(tensor):
+    if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or kind(tensor):
         return None
     return "pip install numba makes this fit about 1.5 times as fast on a CPU"
-
-
-def takes(loading: Tensor) -> bool:
-    """Whether fused transitions take a map from z to logits ``(dim, num_topics)`` of this size."""
-    return is_compiled(loading) or loading.numel() <= MAX_LOADING
 
 
 def _operations(tensor: Tensor) -> Any:
@@ -95,21 +96,6 @@ def _operations(tensor: Tensor) -> Any:
     from torch_lntm.kernels import triton_ops
 
     return triton_ops
-
-
-def _uses_triton(tensor: Tensor) -> bool:
-    """Whether Triton's kernels compute with a tensor."""
-    setting = os.environ.get("LNTM_TRITON", "")
-    if setting not in ("", "0", "1"):
-        raise ConfigError(
-            f"LNTM_TRITON is {setting!r}; expected 1 for Triton's kernels, 0 for PyTorch's, or no "
-            "value for Triton's where they work"
-        )
-    if setting != "1":
-        return not setting and tensor.is_cuda and _triton_works()
-    from torch_lntm.kernels.triton_ops import INTERPRETED
-
-    return tensor.is_cuda or INTERPRETED
 
 
 @functools.cache
@@ -207,7 +193,7 @@ def transition(
     batch: DocumentBatch,
     floor: float,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Transition of all chains in a single launch, for standard normal z and affine logits.
+    """Transition of all chains in a single launch by Triton, for normal z and affine logits.
 
     Args:
         state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
@@ -252,7 +238,7 @@ def transition(
 
 def visit(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
-    keys: Tensor,
+    drawn: tuple[Tensor, ...],
     adaptation: tuple[Tensor, ...],
     settings: tuple[Any, ...],
     number: int,
@@ -260,15 +246,18 @@ def visit(
     words: Tensor,
     batch: DocumentBatch,
     floor: float,
-    bursts: tuple[float, Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+    bursts: tuple[float, Tensor] | None,
+    temperature: Tensor,
+    factor: Tensor | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Some transitions of all chains in a single call, by compiled kernels alone.
 
     Args:
-        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`, contiguous and overwritten.
-        keys: ``(num_chains, num_docs)`` keys of the chains' transitions.
+        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
+        drawn: Keys ``(num_chains, num_docs)`` of the chains' transitions, or the fields of a
+            :class:`~torch_lntm.sampling.hmc.Randomness` with an axis of transitions.
         adaptation: Step sizes ``(num_chains, num_docs)`` and, if they are adapted, the tensors of
-            a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`; contiguous and overwritten.
+            a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`.
         settings: Fields of :class:`torch_lntm.kernels.numba_ops.Settings`.
         number: Number of transitions.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
@@ -277,19 +266,20 @@ def visit(
         floor: Least probability of a word.
         bursts: Concentration and length terms of a Dirichlet-multinomial likelihood. None for
             independent draws.
+        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
+        factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
 
     Returns:
-        Fields of :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)``
-        each.
+        The new ``state`` and ``adaptation``, and the fields of
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
     """
     from torch_lntm.kernels import compiled
 
     _require_shapes(batch, words, state[0])
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
-    drawn = compiled.drawn_by(keys, state[0].dtype)
-    return compiled.visit(
-        (*rows, words, floor), form, state, drawn, adaptation, settings, number, bursts=bursts
-    )
+    documents = *rows, words, floor
+    options = bursts, temperature, factor
+    return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 
 def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:

@@ -21,9 +21,9 @@ there, since they expect longer rows.
 documents run in a fixed order. Results therefore have the same bits for every division of the
 documents over threads.
 
-**Rounding.** ``_FAST`` lets the compiler reorder sums, which vector instructions need, but not
-assume that numbers are finite: a NaN must reach the energy error, where it counts as a divergence.
-The elementary functions forbid even reordering, because their last bits come from its order.
+**Rounding.** The compiler may fuse products with sums, but neither reorder sums, unless a function
+allows it, nor assume that numbers are finite: a NaN must reach the energy error, where it counts as
+a divergence.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -41,7 +41,6 @@ from numba.np.arrayobj import make_array
 
 Array = Any
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
 #: Arrays are views of tensors' memory, so that no reference needs counting.
 _OPTIONS: Any = {
     "nogil": True,
@@ -50,11 +49,12 @@ _OPTIONS: Any = {
     "_nrt": False,
     "no_cfunc_wrapper": True,
 }
-_kernel = njit(fastmath=_FAST, cache=True, **_OPTIONS)
+_kernel = njit(fastmath={"contract"}, cache=True, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
-_compiled = njit(fastmath=_FAST, forceinline=True, **_OPTIONS)
-_exact = njit(fastmath={"contract"}, **_OPTIONS)
+_compiled = njit(fastmath={"contract"}, forceinline=True, **_OPTIONS)
+#: The same for sums in any order, so that they are vectors of partial sums.
+_summed = njit(fastmath={"contract", "reassoc"}, forceinline=True, **_OPTIONS)
 
 #: Numbers of a vector. Rows are padded to a multiple of it, a document's words too, and a block has
 #: at most as many documents.
@@ -481,7 +481,7 @@ def _sums(typing, a, b, c, d, e, f, g, h):
 # that loops over them become vector instructions: 0.3 ns a number rather than 2.5.
 
 
-@_exact
+@_compiled
 def _exp_single(x):
     """e^x to 1.2e-7 relative, 0 below −87, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
     lowest = np.float32(-87.0)
@@ -499,7 +499,7 @@ def _exp_single(x):
     return p * power if x > lowest else (np.float32(0.0) if x <= lowest else x)
 
 
-@_exact
+@_compiled
 def _exp_double(x):
     """e^x to rounding, 0 below −708, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
     y = x if x > -708.0 else -708.0
@@ -566,7 +566,7 @@ def _exp_lanes_double(x):
     return _above(x, lowest, _product_of(p, _power(shifted)))
 
 
-@_exact
+@_compiled
 def _log_single(x):
     """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
     bits = np.float32(x).view(np.int32)
@@ -585,7 +585,7 @@ def _log_single(x):
     return value if x == x else x
 
 
-@_exact
+@_compiled
 def _log_double(x):
     """Logarithm to rounding, for positive normal x and NaN (*fdlibm, log*)."""
     bits = np.float64(x).view(np.int64)
@@ -641,7 +641,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _12, _27, _30, _31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
-@_exact
+@_compiled
 def _mixed(bits):
     """SplitMix64's output function of unsigned bits; see :mod:`torch_lntm.noise`."""
     bits = (bits ^ (bits >> _30)) * _FIRST
@@ -649,19 +649,19 @@ def _mixed(bits):
     return bits ^ (bits >> _31)
 
 
-@_exact
+@_compiled
 def _folded(key, number):
     """New key of a key and a number, as :func:`torch_lntm.noise.fold_in`."""
     return _mixed(key + np.uint64(number + 1) * _INCREMENT)
 
 
-@_exact
+@_compiled
 def _uniform(key, number):
     """Uniform number of a key at an index, to the bit that of :func:`torch_lntm.noise.uniform`."""
     return (np.float64(np.int64(_folded(key, number) >> _12)) + 0.5) * 2.220446049250313e-16
 
 
-@_exact
+@_compiled
 def _circle(turn):
     """Cosine and sine of 2π × turn for a turn in (0, 1), to 1e-15.
 
@@ -694,7 +694,7 @@ def _circle(turn):
     return cosine, sine
 
 
-@_exact
+@_compiled
 def _fill_normal(key, size, into):
     """Write standard normal numbers of a key into the first ``size`` places, by Box and Muller.
 
@@ -767,7 +767,7 @@ def _product(x, matrix, ranges, result):
         _store(result, (7, k), h)
 
 
-@_compiled
+@_summed
 def _slope(count, s, concentration):
     """Derivative of a Dirichlet-multinomial's term in s: a (ψ(c + a s) − ψ(a s))."""
     rate, total = concentration * np.float64(s), 0.0
@@ -833,7 +833,7 @@ def _words_pass(block, documents, first, end, row):
             _store(gradient, (row, k), _total(x, y))
 
 
-@_compiled
+@_summed
 def _log_likelihood(counts, s, first, end, concentration):
     """Σ_v c_v log s_v, or Σ_v log Γ(c_v + a s_v) / Γ(a s_v); summed in float64."""
     total = 0.0
@@ -1162,15 +1162,21 @@ def _evaluate(block, documents, chart, num_rows, with_value):
 
 
 @_compiled
+def _read(numbers, row, into, i):
+    """Copy a row of numbers into a padded row of a block."""
+    for k in range(numbers.shape[1]):
+        into[i, k] = numbers[row, k]
+
+
+@_compiled
 def _start(block, state, temperature, num_rows):
     """Read the state of the chains of a block."""
     for i in range(num_rows):
         row = block.row[i]
         block.weight[i] = temperature[row]
         block.prior[i], block.likelihood[i] = state.log_prior[row], state.log_likelihood[row]
-        for k in range(state.position.shape[1]):
-            block.position[i, k] = state.position[row, k]
-            block.gradient[i, k] = state.gradient[row, k]
+        _read(state.position, row, block.position, i)
+        _read(state.gradient, row, block.gradient, i)
 
 
 @_compiled
@@ -1202,17 +1208,18 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
     The keys are those of :func:`torch_lntm.sampling.hmc.draw`: number 0 of a transition's key is
     for the momentum, 1 for the acceptance and 2 for the jitter.
     """
-    row, r = block.row[i], block.r[i]
+    row, r = block.row[i], block.r
+    # A divergence may have left NaN in the padding.
+    for k in range(dim, r.shape[1]):
+        r[i, k] = 0
     if len(drawn.keys):
         key = _folded(np.uint64(drawn.keys[row]), settings.num_past + number)
         _fill_normal(_folded(key, 0), dim, block.draws)
         for k in range(dim):
-            r[k] = block.draws[k]
+            r[i, k] = block.draws[k]
         chance, shift = _uniform(_folded(key, 1), 0), _uniform(_folded(key, 2), 0)
     else:
-        momentum = drawn.momentum[number, row]
-        for k in range(dim):
-            r[k] = momentum[k]
+        _read(drawn.momentum[number], row, r, i)
         chance = drawn.acceptance_uniform[number, row]
         shift = drawn.step_uniform[number, row]
     block.epsilon[i] = step_size * (1.0 + settings.jitter * (2.0 * shift - 1.0))
@@ -1220,16 +1227,35 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
     return chance
 
 
+@_summed
+def _kick_and_drift_by(metric, block, i, kick, drift):
+    """As :func:`_kick_and_drift`, with a metric W ``(dim, dim)``: r + Wᵀ(…) and z + W r."""
+    z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
+    for j in range(len(metric)):
+        row, pull = metric[j], kick * (block.weight[i] * g[j] + h[j])
+        for k in range(len(row)):
+            r[k] += pull * row[k]
+    for j in range(len(metric)):
+        row, push = metric[j], z.dtype.type(0)
+        for k in range(len(row)):
+            push += row[k] * r[k]
+        z[j] += drift * push
+
+
 @_compiled
-def _kick_and_drift(block, i, kick, drift):
+def _kick_and_drift(block, factor, num_docs, i, kick, drift):
     """Add kick ε × the gradient of the log density to r, and then drift ε r to z."""
-    epsilon, weight = block.epsilon[i], _lanes(block.weight[i])
-    kick, drift = _lanes(kick * epsilon), _lanes(drift * epsilon)
+    kick, drift = kick * block.epsilon[i], drift * block.epsilon[i]
+    if factor.shape[1]:
+        metric = factor[0 if len(factor) == 1 else block.row[i] % num_docs]
+        _kick_and_drift_by(metric, block, i, kick, drift)
+        return
+    weight, kicks, drifts = _lanes(block.weight[i]), _lanes(kick), _lanes(drift)
     for k in range(0, block.z.shape[1], WIDTH):
         g = _fma(weight, _load(block.g, (i, k)), _load(block.h, (i, k)))
-        r = _fma(kick, g, _load(block.r, (i, k)))
+        r = _fma(kicks, g, _load(block.r, (i, k)))
         _store(block.r, (i, k), r)
-        _store(block.z, (i, k), _fma(drift, r, _load(block.z, (i, k))))
+        _store(block.z, (i, k), _fma(drifts, r, _load(block.z, (i, k))))
 
 
 @_compiled
@@ -1270,7 +1296,7 @@ def _judge(block, prior, settings, outcome, weight, number, i):
 
 
 @_compiled
-def _begin(block, chart, drawn, adaptation, settings, number, num_rows):
+def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows):
     """Start proposals at the chains' states, with the first half of a leapfrog step.
 
     Transition −1 only evaluates the states.
@@ -1283,20 +1309,31 @@ def _begin(block, chart, drawn, adaptation, settings, number, num_rows):
             step_size = adaptation.step_size[block.row[i]]
             block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
             _prior_gradient(chart, block, i)
-            _kick_and_drift(block, i, block.z.dtype.type(0.5), block.z.dtype.type(1))
+            cast = block.z.dtype.type
+            _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
 
 
 @_compiled
 def _transition(
-    block, documents, chart, drawn, temperature, adaptation, settings, outcome, number, num_rows
+    block,
+    documents,
+    chart,
+    drawn,
+    temperature,
+    factor,
+    adaptation,
+    settings,
+    outcome,
+    number,
+    num_rows,
 ):
     """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
 
     Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
     functions is copied to where they are called.
     """
-    cast = block.z.dtype.type
-    _begin(block, chart, drawn, adaptation, settings, number, num_rows)
+    cast, num_docs = block.z.dtype.type, len(documents.lengths)
+    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
     num_steps = settings.num_steps if number >= 0 else 1
     for step in range(num_steps):
         last = step == num_steps - 1
@@ -1304,7 +1341,7 @@ def _transition(
         kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
         if number >= 0:
             for i in range(num_rows):
-                _kick_and_drift(block, i, kick, drift)
+                _kick_and_drift(block, factor, num_docs, i, kick, drift)
     for i in range(num_rows):
         row, prior = block.row[i], _log_prior(chart, block.z, i)
         accepted = True
@@ -1324,6 +1361,7 @@ def visit(
     state,
     drawn,
     temperature,
+    factor,
     adaptation,
     settings,
     outcome,
@@ -1340,6 +1378,8 @@ def visit(
         state: :class:`State`, overwritten.
         drawn: :class:`Randomness`.
         temperature: ``(num_rows,)`` float64 inverse temperatures of the likelihood.
+        factor: ``(num_docs, dim, dim)`` W of the chains' metric, or ``(1, dim, dim)`` for all
+            documents; ``(1, 0, 0)`` for W = I.
         adaptation: :class:`Adaptation`, overwritten.
         settings: :class:`Settings`.
         outcome: :class:`Outcome`, overwritten.
@@ -1359,6 +1399,7 @@ def visit(
                 chart,
                 drawn,
                 temperature,
+                factor,
                 adaptation,
                 settings,
                 outcome,
@@ -1369,6 +1410,17 @@ def visit(
 
 
 # -- expected counts -------------------------------------------------------------------------------
+
+
+@_summed
+def _update(t, g, pseudo):
+    """Set t to (t · g + pseudo) / its sum."""
+    total = t.dtype.type(0)
+    for k in range(len(t)):
+        t[k] = t[k] * g[k] + pseudo
+        total += t[k]
+    for k in range(len(t)):
+        t[k] /= total
 
 
 @_kernel
@@ -1417,12 +1469,7 @@ def expected_counts(
             for sweep in range(sweeps + 1):
                 _words_pass(block, documents, begin, stop, 0)
                 if sweep < sweeps:
-                    total = dtype(0)
-                    for k in range(num_topics):
-                        t[k] = t[k] * g[k] + pseudo
-                        total += t[k]
-                    for k in range(num_topics):
-                        t[k] /= total
+                    _update(t[:num_topics], g, pseudo)
             for k in range(num_topics):
                 own[k], counts[k] = t[k], t[k] * g[k]
             log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)

@@ -80,12 +80,23 @@ class DocumentTarget:
         Dirichlet-multinomial kernels count tokens one by one, which whole counts allow.
         """
         concentration = self.words.compiled_concentration
-        if concentration is None or self.padded:
+        if concentration is None:
             return None
         counts = self.batch.counts
         if concentration < math.inf and not torch.equal(counts, counts.round()):
             return None
         return self.space.form
+
+    @property
+    def bursts(self) -> tuple[float, Tensor] | None:
+        """Concentration and length terms of a Dirichlet-multinomial, for compiled kernels."""
+        if self.words.independent:
+            return None
+        concentration = self.words.compiled_concentration
+        terms = self.words.length_term(self.batch.lengths)
+        assert concentration is not None
+        assert isinstance(terms, Tensor)
+        return concentration, terms
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""
