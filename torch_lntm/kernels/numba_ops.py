@@ -26,7 +26,7 @@ allows it, nor assume that numbers are finite: a NaN must reach the energy error
 a divergence.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
 
 from __future__ import annotations
 
