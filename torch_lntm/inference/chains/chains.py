@@ -25,13 +25,7 @@ from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
-from torch_lntm.sampling.step_sizes import (
-    DELAY,
-    FORGETTING,
-    SHRINKAGE,
-    DualAveraging,
-    find_step_size,
-)
+from torch_lntm.sampling.step_sizes import CONSTANTS, DualAveraging, find_step_size
 
 #: Numbers folded into a chain's key, for its start, its search for a step size and its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
@@ -258,8 +252,7 @@ class Chains:
             (
                 *(self._state is None, self.num_transitions, self.warmup_steps),
                 *(settings.num_steps, settings.jitter, hmc.MAX_ENERGY_ERROR),
-                *(settings.target_accept, math.log(self._longest_step)),
-                *(SHRINKAGE, DELAY, FORGETTING),
+                *(settings.target_accept, math.log(self._longest_step), *CONSTANTS),
             ),
             number,
             self._metric,
