@@ -175,7 +175,7 @@ def test_fits_in_several_python_threads_have_the_threads_together(cores) -> None
         with threads.kernels_only(), threads.kernels_only():
             inside.wait(10)
             found.append((threads.num_threads(), torch.get_num_threads()))
-            leave.wait(10)
+            inside.wait(10)
         found.append(torch.get_num_threads())
 
     fits = [threading.Thread(target=fit) for _ in range(2)]

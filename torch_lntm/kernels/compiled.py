@@ -44,19 +44,15 @@ def _documents(
 
 
 def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A matrix with rows as :class:`numba_ops.Map` has them, and their ranges."""
-    rows, columns = (
-        -(-size // unit) * unit for size, unit in zip(matrix.shape, (4, 8), strict=True)
-    )
-    result = np.zeros((rows, columns), matrix.dtype)
-    result[: matrix.shape[0], : matrix.shape[1]] = matrix
-    # Columns of zeros in a group of 4 rows are left out at both ends, in multiples of the width.
-    used = (result.reshape(rows // 4, 4, -1, ops.WIDTH) != 0).any((1, 3)) if result.size else None
-    if used is None:
-        return result, np.zeros((2, rows // 4), np.int64)
-    first = np.where(used.any(1), used.argmax(1), 0)
-    end = np.where(used.any(1), used.shape[1] - used[:, ::-1].argmax(1), 0)
-    return result, ops.WIDTH * np.stack([first, end]).astype(np.int64)
+    """A matrix with columns as :class:`numba_ops.Map` has them, and the ranges of its rows."""
+    rows, columns = matrix.shape
+    result = np.zeros((rows, ops.padded(columns)), matrix.dtype)
+    result[:, :columns] = matrix
+    used = (result.reshape(rows, result.shape[1] // ops.WIDTH, ops.WIDTH) != 0).any(2)
+    if not rows:
+        return result, np.zeros((2, used.shape[1]), np.int64)
+    end = np.where(used.any(0), rows - used[::-1].argmax(0), 0)
+    return result, np.stack([used.argmax(0), end])
 
 
 def _chart(
@@ -72,9 +68,10 @@ def _chart(
     scale = noise.diagonal()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
+        scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
     else:
         scale = scale[:0]
-    push, pull = _padded(np.ascontiguousarray(matrix.T)), _padded(matrix)
+    push, pull = _padded(matrix), _padded(matrix.T)
     dim, exact = len(loading), np.empty((4, 0))
     log_normaliser = num_laplace * math.log(2.0) + 0.5 * (dim - num_laplace) * math.log(_TAU)
     if concentration is not None:
@@ -83,7 +80,7 @@ def _chart(
         rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha)
         exact = _array(torch.stack(rows))
     return ops.Map(
-        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale.copy(), dim, num_laplace),
+        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),
     )
 

@@ -13,7 +13,10 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
-from torch_lntm.latents.space import AffineLogits, LatentSpace, SpaceForm
+from torch_lntm.latents.space import LatentSpace, SpaceForm
+
+#: Largest count of a word for the Dirichlet-multinomial of compiled kernels.
+MOST_TOKENS = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,27 +68,20 @@ class DocumentTarget:
         """All documents once for each chain, chain by chain."""
         return self._sparse.rows(num_chains)
 
-    @property
-    def affine(self) -> AffineLogits | None:
-        """See :attr:`LatentSpace.affine`; None unless tokens are independent draws.
-
-        A fused transition supports only independent draws with affine logits.
-        """
-        return self.space.affine if self.words.independent else None
-
     @cached_property
     def form(self) -> SpaceForm | None:
-        """See :attr:`LatentSpace.form`; None if compiled kernels do not know the likelihood.
+        """See :attr:`LatentSpace.form`; None if fused kernels do not know the likelihood.
 
-        Dirichlet-multinomial kernels count tokens one by one, which whole counts allow.
+        Dirichlet-multinomial kernels count tokens one by one, which whole small counts allow.
         """
         concentration = self.words.compiled_concentration
         if concentration is None:
             return None
         counts = self.batch.counts
-        if concentration < math.inf and not torch.equal(counts, counts.round()):
-            return None
-        return self.space.form
+        suits = concentration == math.inf or bool(
+            ((counts == counts.round()) & (counts <= MOST_TOKENS)).all()
+        )
+        return self.space.form if suits else None
 
     @property
     def bursts(self) -> tuple[float, Tensor] | None:
