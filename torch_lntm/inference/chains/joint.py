@@ -16,8 +16,7 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.kernels import fused
-from torch_lntm.kernels.mixture import word_probabilities
+from torch_lntm.kernels.mixture import draw_topics, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.posteriors.posterior import Draws
@@ -26,8 +25,6 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
-#: Largest number of values in memory at once, while the topics of tokens are drawn.
-MAX_NUMBERS = 2**22
 #: Parts with draws of their own posterior, for errors.
 _PRIORS = "the priors of ctm, iftm, lntm and stm"
 _TOPICS = "topics without groups or periods, and with a Dirichlet prior,"
@@ -148,25 +145,8 @@ class JointChain:
         tokens = self.model.words.draw_tokens(q, batch, self._rng)
         uniforms = torch.from_numpy(self._rng.random(int(tokens.sum())))
         words = topics.double_probs.mT.contiguous()
-        draw = fused.draw_topics if fused.is_compiled(theta) else _draw_topics
-        topics.draw_(draw(theta, words, batch, tokens, uniforms).mT.cpu(), self._rng)
-
-
-def _draw_topics(
-    theta: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
-) -> Tensor:
-    """As :func:`fused.draw_topics`, by PyTorch's operations."""
-    num_words, num_topics = words.shape
-    counts = theta.new_zeros(words.numel(), dtype=torch.int64)
-    entries = torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
-    size = max(1, MAX_NUMBERS // num_topics)
-    for entry, u in zip(entries.split(size), uniforms.split(size), strict=True):
-        word = batch.word_index[entry]
-        cumulative = (theta[batch.row_index[entry]] * words[word]).cumsum(-1)
-        at = u.to(cumulative)[:, None] * cumulative[:, -1:]
-        topic = torch.searchsorted(cumulative, at).squeeze(-1)
-        counts += torch.bincount(word * num_topics + topic, minlength=len(counts))
-    return counts.view(num_words, num_topics).double()
+        counts = draw_topics(theta, words, batch, tokens, uniforms)
+        topics.draw_(counts.mT.cpu(), self._rng)
 
 
 @torch.no_grad()
