@@ -1315,46 +1315,6 @@ def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, 
             _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
 
 
-@_compiled
-def _transition(
-    block,
-    documents,
-    chart,
-    drawn,
-    temperature,
-    factor,
-    adaptation,
-    settings,
-    outcome,
-    number,
-    num_rows,
-):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
-
-    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
-    functions is copied to where they are called.
-    """
-    cast, num_docs = block.z.dtype.type, len(documents.lengths)
-    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
-    num_steps = settings.num_steps if number >= 0 else 1
-    for step in range(num_steps):
-        last = step == num_steps - 1
-        _evaluate(block, documents, chart, num_rows, last)
-        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
-        if number >= 0:
-            for i in range(num_rows):
-                _kick_and_drift(block, factor, num_docs, i, kick, drift)
-    for i in range(num_rows):
-        row, prior = block.row[i], _log_prior(chart, block.z, i)
-        accepted = True
-        if number >= 0:
-            weight = temperature[row]
-            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
-            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
-        if accepted:
-            _keep(block, i, prior)
-
-
 @_kernel
 def visit(
     block,
@@ -1389,26 +1349,73 @@ def visit(
         first: First block.
         end: End of the blocks.
     """
-    num_chains = len(state.log_prior) // max(1, len(documents.lengths))
+    num_docs, cast = len(documents.lengths), block.z.dtype.type
+    num_chains = len(state.log_prior) // max(1, num_docs)
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, temperature, num_rows)
+        # Transition −1 only evaluates the states. The code of all functions is copied to where they
+        # are called, so the evaluation stands here once.
         for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
-            _transition(
-                block,
-                documents,
-                chart,
-                drawn,
-                temperature,
-                factor,
-                adaptation,
-                settings,
-                outcome,
-                number,
-                num_rows,
-            )
+            _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
+            num_steps = settings.num_steps if number >= 0 else 1
+            for step in range(num_steps):
+                last = step == num_steps - 1
+                _evaluate(block, documents, chart, num_rows, last)
+                kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+                for i in range(num_rows if number >= 0 else 0):
+                    _kick_and_drift(block, factor, num_docs, i, kick, drift)
+            for i in range(num_rows):
+                row, prior = block.row[i], _log_prior(chart, block.z, i)
+                accepted = True
+                if number >= 0:
+                    weight = temperature[row]
+                    chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+                    step_size = _adapt(adaptation, settings, row, number, chance)
+                    outcome.step_size[number, row] = step_size
+                if accepted:
+                    _keep(block, i, prior)
         _finish(block, state, num_rows)
+
+
+# -- topics of tokens ------------------------------------------------------------------------------
+
+
+@_kernel
+def draw_topics(
+    weights, words, order, doc_index, word_offsets, tokens, uniforms, sums, counts, first, end
+):
+    """Draw the topics of all tokens of the words ``first:end``, and count them.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` proportions of the documents.
+        words: ``(num_words, num_topics)`` topics by word.
+        order: As for :func:`word_counts`, as are ``doc_index`` and ``word_offsets``.
+        doc_index: See ``order``.
+        word_offsets: See ``order``.
+        tokens: ``(nnz + 1,)`` int64 offsets of the entries' tokens in ``uniforms``.
+        uniforms: ``(num_tokens,)`` uniform numbers, one for each draw.
+        sums: ``(num_topics,)`` work space.
+        counts: ``(num_words, num_topics)`` float64, overwritten.
+        first: First word.
+        end: End of the words.
+    """
+    last = len(sums) - 1
+    for word in range(first, end):
+        phi, own = words[word], counts[word]
+        for k in range(len(sums)):
+            own[k] = 0.0
+        for at in range(word_offsets[word], word_offsets[word + 1]):
+            entry, t, total = order[at], weights[doc_index[at]], 0.0
+            for k in range(len(sums)):
+                total += t[k] * phi[k]
+                sums[k] = total
+            for token in range(tokens[entry], tokens[entry + 1]):
+                k, u = 0, uniforms[token] * total
+                while k < last and sums[k] < u:
+                    k += 1
+                own[k] += 1.0
 
 
 # -- expected counts -------------------------------------------------------------------------------
@@ -1460,8 +1467,10 @@ def expected_counts(
     dtype = documents.words.dtype.type
     pseudo = dtype(concentration)
     t, g = block.theta[0], block.slope[0]
+    # A literal number would make other types of the functions than those of a visit.
+    row, one = np.int64(0), np.int64(1)
     for b in range(first, end):
-        _fill(block, documents, 1, weights[:0], offsets[b], offsets[b + 1])
+        _fill(block, documents, one, weights[:0], offsets[b], offsets[b + 1])
         for doc in range(offsets[b], offsets[b + 1]):
             i = doc - offsets[b]
             begin, stop = block.begin[i], block.end[i]
@@ -1469,7 +1478,7 @@ def expected_counts(
             for k in range(num_topics):
                 t[k] = own[k]
             for sweep in range(sweeps + 1):
-                _words_pass(block, documents, begin, stop, 0)
+                _words_pass(block, documents, begin, stop, row)
                 if sweep < sweeps:
                     _update(t[:num_topics], g, pseudo)
             for k in range(num_topics):
