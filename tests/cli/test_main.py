@@ -41,13 +41,11 @@ def test_fits_with_any_number_of_threads_write_the_same_files(two_cores, numba, 
         assert main([*fit, "--no-progress", "--threads", number, "--out", number]) == 0
     for name in ("model.safetensors", "evaluation.json", "split.npz"):
         assert Path("1", name).read_bytes() == Path("2", name).read_bytes()
-    for run in (lntm.load_run("1"), lntm.load_run("2")):
-        objectives = [record["objective"] for record in run.history]
-        latents = run.chains().latents["eta"].nan_to_num()
-        if run.path.name == "1":
-            expected = objectives, latents
-    assert objectives == expected[0]
-    assert torch.equal(latents, expected[1])
+    runs = [lntm.load_run(number) for number in "12"]
+    latents = [run.chains().latents["eta"].nan_to_num() for run in runs]
+    assert torch.equal(*latents)
+    objectives = [[record["objective"] for record in run.history] for run in runs]
+    assert objectives[0] == objectives[1]
 
 
 @pytest.mark.parametrize(
