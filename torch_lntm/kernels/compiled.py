@@ -121,13 +121,10 @@ def expected_counts(
     counts: Tensor,
     floor: float,
     keep: bool,
-    sweeps: int = 0,
-    concentration: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``.
 
-    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set. If there are
-    ``sweeps``, ``weights`` is overwritten by :func:`numba_ops.expected_counts`.
+    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
     topic_counts = torch.empty_like(weights)
@@ -137,7 +134,7 @@ def expected_counts(
     documents = _documents(tensors, floor)
     blocks = _Blocks(documents, 1, 0)
     results = (_array(log_likelihood), _array(topic_counts), _array(ratio))
-    args = documents, _array(weights), sweeps, concentration, *results, blocks.offsets
+    args = documents, _array(weights), *results, blocks.offsets
 
     def work(first: int, end: int) -> None:
         ops.expected_counts(blocks.work_space(), *args, first, end)
@@ -166,27 +163,48 @@ def word_counts(
     return result
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index]."""
-    result = table.new_empty(len(index), table.shape[1])
-    args = *map(_array, (table, index, factor, shift)), _array(result)
+def start_step(
+    running: tuple[Any, ...],
+    documents: tuple[Tensor, ...],
+    theta: Tensor,
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of a start.
 
-    def work(first: int, end: int) -> None:
-        ops.scaled_rows(*args, first, end)
+    Args:
+        running: Fields of :class:`numba_ops.Running`, as tensors; the rows are overwritten.
+        documents: First fields of :class:`numba_ops.Step`, up to ``theta``.
+        theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
 
-    share(work, len(index), result.numel())
-    return result
+    Returns:
+        Log likelihood ``(num_docs,)``, and expected tokens and new proportions
+        ``(num_docs, num_topics)``.
+    """
+    *tensors, floor = running
+    topics = ops.Running(*map(_array, tensors), floor)
+    value = theta.new_empty(len(theta), dtype=torch.float64)
+    updated, tokens = torch.empty_like(theta), torch.empty_like(theta)
+    ratio = theta.new_empty(len(documents[2]))
+    step = ops.Step(*map(_array, (*documents, theta, updated, ratio, value, tokens)))
+    num_topics, dtype = theta.shape[1], topics.rows.dtype
+    longest = int(np.diff(step.row_offsets).max(initial=0))
 
+    def visit(first: int, end: int) -> None:
+        pad = ops.new_pad(num_topics, longest, floor, dtype)
+        ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
 
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows to the rows of a contiguous table at different indices."""
-    assert table.is_contiguous()
-    args = *map(_array, (table, index, rows)), factor
+    def add(first: int, end: int) -> None:
+        ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
 
-    def work(first: int, end: int) -> None:
-        ops.add_rows(*args, first, end)
-
-    share(work, len(index), rows.numel())
+    effort = ratio.numel() * num_topics
+    share(visit, len(theta), 2 * sweeps * effort)
+    share(add, len(step.words), effort)
+    return value, tokens, updated
 
 
 def mixed(bits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -148,7 +148,6 @@ def expected_counts(
     batch: DocumentBatch,
     floor: float,
     by_word: bool = False,
-    steps: tuple[int, float] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in 1 or 2 launches.
 
@@ -158,8 +157,6 @@ def expected_counts(
         batch: The documents.
         floor: Least probability of a word.
         by_word: Whether to form the word counts too, in a second launch.
-        steps: Number of updates of the weights before the counts, and their pseudo-tokens, for
-            compiled kernels alone. ``weights`` is contiguous then and overwritten.
 
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
@@ -174,7 +171,7 @@ def expected_counts(
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
     log_likelihood, topic_counts, ratio = operations.expected_counts(
-        weights, words, *rows, floor, by_word, *(steps or ())
+        weights, words, *rows, floor, by_word
     )
     if not by_word:
         return log_likelihood, topic_counts, None
@@ -292,26 +289,36 @@ def visit(
     )
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index].
+def start_step(
+    running: tuple[Any, ...],
+    words: Tensor,
+    batch: DocumentBatch,
+    theta: Tensor,
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of a start, by compiled kernels alone.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
+        running: Fields of :class:`torch_lntm.kernels.numba_ops.Running`, as tensors. The rows are
+            contiguous and overwritten.
+        words: ``(n,)`` positions of the words of the batch in the rows.
+        batch: The documents, over these words.
+        theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
+
+    Returns:
+        Log likelihood ``(num_docs,)``, and expected tokens and new proportions
+        ``(num_docs, num_topics)``.
     """
-    if is_compiled(table):
-        return cast(Tensor, _operations(table).scaled_rows(table, index, factor, shift))
-    return torch.addcmul(shift, table.index_select(0, index), factor)
+    from torch_lntm.kernels import compiled
 
-
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows ``(n, size)`` to the rows of a table at different indices ``(n,)``."""
-    if is_compiled(table):
-        _operations(table).add_rows_(table, index, rows, factor)
-        return
-    table.index_add_(0, index, rows, alpha=factor)
+    _require_shapes(batch, words, theta)
+    documents = words, batch.row_offsets, batch.word_index, batch.counts, *batch.by_word
+    return compiled.start_step(running, documents, theta, sweeps, concentration, weight)
 
 
 def mixed(bits: Tensor) -> Tensor:

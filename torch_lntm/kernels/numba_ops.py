@@ -49,6 +49,7 @@ _kernel = njit(fastmath=_FAST, cache=True, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
 _compiled = njit(fastmath=_FAST, **_OPTIONS)
+_inlined = njit(fastmath=_FAST, forceinline=True, **_OPTIONS)
 _exact = njit(fastmath={"contract"}, **_OPTIONS)
 
 #: Rows of topics and of logits are padded to a multiple of this many numbers.
@@ -1033,8 +1034,6 @@ def expected_counts(
     block,
     documents,
     weights,
-    sweeps,
-    concentration,
     log_likelihood,
     topic_counts,
     ratio,
@@ -1042,16 +1041,12 @@ def expected_counts(
     first,
     end,
 ):
-    """Expected counts of the blocks ``first:end`` at weights t, after some updates of them.
-
-    An update is t ← (topic_counts + concentration) / its sum.
+    """Expected counts of the blocks ``first:end`` at weights t.
 
     Args:
         block: Work space.
         documents: :class:`Documents`.
-        weights: ``(num_docs, num_topics)`` t, overwritten by the updates.
-        sweeps: Number of updates.
-        concentration: Pseudo-tokens of each topic.
+        weights: ``(num_docs, num_topics)`` t.
         log_likelihood: ``(num_docs,)`` float64, overwritten.
         topic_counts: ``(num_docs, num_topics)``, overwritten.
         ratio: ``(nnz,)`` counts divided by s, overwritten; or empty.
@@ -1060,8 +1055,6 @@ def expected_counts(
         end: End of the blocks.
     """
     num_topics = weights.shape[1]
-    dtype = documents.words.dtype.type
-    pseudo = dtype(concentration)
     t, g = block.theta[0], block.slope[0]
     for b in range(first, end):
         _load(block, documents, 1, offsets[b], offsets[b + 1])
@@ -1071,22 +1064,49 @@ def expected_counts(
             own, counts = weights[doc], topic_counts[doc]
             for k in range(num_topics):
                 t[k] = own[k]
-            for sweep in range(sweeps + 1):
-                _words_pass(block.words, block.counts, begin, stop, documents, t, block.s, g)
-                if sweep < sweeps:
-                    total = dtype(0)
-                    for k in range(num_topics):
-                        t[k] = t[k] * g[k] + pseudo
-                        total += t[k]
-                    for k in range(num_topics):
-                        t[k] /= total
+            _words_pass(block.words, block.counts, begin, stop, documents, t, block.s, g)
             for k in range(num_topics):
-                own[k], counts[k] = t[k], t[k] * g[k]
+                counts[k] = t[k] * g[k]
             log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
             if len(ratio):
                 entry = documents.row_offsets[doc]
                 for j in range(documents.row_offsets[doc + 1] - entry):
                     ratio[entry + j] = block.counts[begin + j] / block.s[begin + j]
+
+
+@_inlined
+def _last_rows(weights, order, doc_index, ratio, at, stop):
+    """Rows t and numbers c / s of the last one to four entries ``at:stop`` of a word."""
+    last = stop - 1
+    i1, i2, i3 = min(at + 1, last), min(at + 2, last), min(at + 3, last)
+    zero = ratio.dtype.type(0)
+    return (
+        weights[doc_index[at]],
+        weights[doc_index[i1]],
+        weights[doc_index[i2]],
+        weights[doc_index[i3]],
+        ratio[order[at]],
+        ratio[order[i1]] if at + 1 < stop else zero,
+        ratio[order[i2]] if at + 2 < stop else zero,
+        ratio[order[i3]] if at + 3 < stop else zero,
+    )
+
+
+@_inlined
+def _first_sums(weights, order, doc_index, ratio, at, stop, sums):
+    """Sums Σ_d t_d c_dv / s_dv of a word's entries, except for the last one to four.
+
+    Returns:
+        First of the last entries.
+    """
+    for k in range(len(sums)):
+        sums[k] = 0
+    while at + 4 < stop:
+        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(weights, order, doc_index, ratio, at, stop)
+        for k in range(len(sums)):
+            sums[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+        at += 4
+    return at
 
 
 @_kernel
@@ -1104,60 +1124,212 @@ def word_counts(weights, words, order, doc_index, word_offsets, ratio, result, f
         first: First word.
         end: End of the words.
     """
-    num_topics = weights.shape[1]
-    zero = weights.dtype.type(0)
     for word in range(first, end):
         own, phi = result[word], words[word]
-        for k in range(num_topics):
-            own[k] = zero
         at, stop = word_offsets[word], word_offsets[word + 1]
-        while at + 4 <= stop:
-            t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
-            t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
-            r0, r1, r2, r3 = (
-                ratio[order[at]],
-                ratio[order[at + 1]],
-                ratio[order[at + 2]],
-                ratio[order[at + 3]],
-            )
-            for k in range(num_topics):
-                own[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-            at += 4
-        for entry in range(at, stop):
-            t, r = weights[doc_index[entry]], ratio[order[entry]]
-            for k in range(num_topics):
-                own[k] += r * t[k]
+        at = _first_sums(weights, order, doc_index, ratio, at, stop, own)
+        if at == stop:
+            continue
+        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(weights, order, doc_index, ratio, at, stop)
+        for k in range(len(own)):
+            own[k] = phi[k] * (own[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k])
+
+
+# -- steps of a start ------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """Topics of a start: φ_v = factor · row_v + shift, a row of running word counts each.
+
+    Words with keywords have probabilities of their own, which are at least ``floor``:
+    φ_v = allowed_v · (factor · row_v + shift + extra_v).
+
+    Attributes:
+        rows: ``(num_words, num_topics)``, overwritten.
+        factor: ``(num_topics,)``.
+        shift: ``(num_topics,)``.
+        place: ``(num_words,)`` int64 row of a word in ``extra`` and ``allowed``, 0 for words
+            without keywords; or empty.
+        extra: ``(n, num_topics)``.
+        allowed: ``(n, num_topics)``.
+        floor: Least probability of a word.
+    """
+
+    rows: Array
+    factor: Array
+    shift: Array
+    place: Array
+    extra: Array
+    allowed: Array
+    floor: float
+
+
+class Step(NamedTuple):
+    """Documents of a step, and what it makes of them.
+
+    Attributes:
+        words: ``(n,)`` int64 positions of the words of all documents.
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64 positions in ``words``.
+        counts: ``(nnz,)``.
+        order: ``(nnz,)`` int64 entries, word by word, with ascending documents.
+        doc_index: ``(nnz,)`` int64 documents of these entries.
+        word_offsets: ``(n + 1,)`` int64.
+        theta: ``(num_docs, num_topics)`` proportions, overwritten with those of the word counts.
+        updated: ``(num_docs, num_topics)`` proportions after the step, overwritten.
+        ratio: ``(nnz,)`` counts divided by the words' probabilities, overwritten.
+        value: ``(num_docs,)`` float64 log likelihood at ``theta``, overwritten.
+        tokens: ``(num_docs, num_topics)`` expected tokens at ``theta``, overwritten.
+    """
+
+    words: Array
+    row_offsets: Array
+    word_index: Array
+    counts: Array
+    order: Array
+    doc_index: Array
+    word_offsets: Array
+    theta: Array
+    updated: Array
+    ratio: Array
+    value: Array
+    tokens: Array
+
+
+class Pad(NamedTuple):
+    """Work space of one thread for a document.
+
+    Attributes:
+        rows: ``(height, width)`` rows of a document's words; see :func:`_place`.
+        counts: Counts of these words.
+        s: Their probabilities.
+        t: ``(width,)``.
+        g: ``(width,)``.
+        concentration: As for :class:`Documents`; infinite.
+        floor: As for :class:`Documents`.
+    """
+
+    rows: Array
+    counts: Array
+    s: Array
+    t: Array
+    g: Array
+    concentration: float
+    floor: float
+
+
+def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
+    """Work space for documents of at most ``longest`` different words."""
+    width, height = padded(num_topics + 1), -(-longest // 4) * 4
+    shapes = (height, width), height, height, width, width
+    return Pad(*(np.zeros(shape, dtype) for shape in shapes), math.inf, floor)
+
+
+@_inlined
+def _place(running, word, into):
+    """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
+
+    Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
+    """
+    row, num_topics = running.rows[word], len(running.factor)
+    for k in range(num_topics):
+        into[k] = row[k]
+    into[num_topics] = 1
+    if len(running.place) and running.place[word]:
+        into[num_topics] = 0
+        factor, shift, at = running.factor, running.shift, running.place[word]
+        floor = into.dtype.type(running.floor)
         for k in range(num_topics):
-            own[k] *= phi[k]
+            value = factor[k] * row[k] + shift[k] + running.extra[at, k]
+            value *= running.allowed[at, k]
+            into[k] = (floor if value < floor else value) / factor[k]
 
 
-# -- rows of a large table -------------------------------------------------------------------------
+@_compiled
+def _load_document(pad, running, step, doc):
+    """Copy a document's words, and return their number, rounded up to a multiple of 4."""
+    begin, at = step.row_offsets[doc], 0
+    for entry in range(begin, step.row_offsets[doc + 1]):
+        _place(running, step.words[step.word_index[entry]], pad.rows[at])
+        pad.counts[at] = step.counts[entry]
+        at += 1
+    while at % 4:
+        pad.rows[at, :] = 0
+        pad.counts[at] = 0
+        at += 1
+    return at
 
 
 @_kernel
-def scaled_rows(table, index, factor, shift, result, first, end):
-    """Rows ``first:end`` of shift + factor × table[index], a row of the table at a time.
+def start_documents(pad, running, step, sweeps, concentration, first, end):
+    """Update the proportions of the documents ``first:end`` of a step.
+
+    An update is θ ← (tokens + concentration) / its sum. The word counts belong to the proportions
+    before the last update.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
-        result: ``(n, size)``, overwritten.
-        first: First row of the result.
-        end: End of the rows.
+        pad: Work space.
+        running: :class:`Running`.
+        step: :class:`Step`.
+        sweeps: Number of updates, at least 1.
+        concentration: Pseudo-tokens of each topic.
+        first: First document.
+        end: End of the documents.
     """
-    for i in range(first, end):
-        row, own = table[index[i]], result[i]
-        for k in range(len(factor)):
-            own[k] = shift[k] + factor[k] * row[k]
+    dtype, t, g = pad.t.dtype.type, pad.t, pad.g
+    factor, shift, num_topics = running.factor, running.shift, len(running.factor)
+    pseudo = dtype(concentration)
+    for doc in range(first, end):
+        stop = _load_document(pad, running, step, doc)
+        own, new, tokens = step.theta[doc], step.updated[doc], step.tokens[doc]
+        for k in range(num_topics):
+            new[k] = own[k]
+        for _ in range(sweeps):
+            rest = dtype(0)
+            for k in range(num_topics):
+                own[k] = new[k]
+                t[k] = factor[k] * own[k]
+                rest += shift[k] * own[k]
+            t[num_topics] = rest
+            _words_pass(pad.rows, pad.counts, 0, stop, pad, t, pad.s, g)
+            total, rest = dtype(0), g[num_topics]
+            for k in range(num_topics):
+                tokens[k] = own[k] * (factor[k] * g[k] + shift[k] * rest)
+                new[k] = tokens[k] + pseudo
+                total += new[k]
+            for k in range(num_topics):
+                new[k] /= total
+        step.value[doc] = _log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
+        begin = step.row_offsets[doc]
+        for entry in range(begin, step.row_offsets[doc + 1]):
+            step.ratio[entry] = pad.counts[entry - begin] / pad.s[entry - begin]
 
 
 @_kernel
-def add_rows(table, index, rows, factor, first, end):
-    """Add factor × rows to rows of a table, those of different indices ``index[first:end]``."""
-    factor = rows.dtype.type(factor)
+def start_words(sums, running, step, weight, first, end):
+    """Add ``weight`` times the word counts of a step to the rows of its words ``first:end``.
+
+    ``sums`` ``(num_topics,)`` is overwritten.
+    """
+    factor, shift, num_topics = running.factor, running.shift, len(running.factor)
+    weight, floor = sums.dtype.type(weight), sums.dtype.type(running.floor)
+    args = step.theta, step.order, step.doc_index, step.ratio
     for i in range(first, end):
-        row, own = rows[i], table[index[i]]
-        for k in range(rows.shape[1]):
-            own[k] += factor * row[k]
+        at, stop = step.word_offsets[i], step.word_offsets[i + 1]
+        if at == stop:
+            continue
+        own = running.rows[step.words[i]]
+        place = running.place[step.words[i]] if len(running.place) else 0
+        at = _first_sums(*args, at, stop, sums)
+        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(*args, at, stop)
+        if place:
+            extra, allowed = running.extra[place], running.allowed[place]
+            for k in range(num_topics):
+                value = (factor[k] * own[k] + shift[k] + extra[k]) * allowed[k]
+                value = floor if value < floor else value
+                both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+                own[k] += weight * value * both
+        else:
+            for k in range(num_topics):
+                both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+                own[k] += weight * (factor[k] * own[k] + shift[k]) * both

@@ -24,12 +24,12 @@ from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.table import DocumentTable, new_table
-from torch_lntm.kernels.fused import add_rows_, scaled_rows
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
+    expected_counts,
     expected_topic_counts,
     probability_floor,
-    updated_counts,
 )
 from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
@@ -159,18 +159,70 @@ class RunningTopics:
             pseudo = self._key_rows.double() - smoothing * (1.0 - self._allowed.double())
             self._pseudo_totals = self._pseudo_totals + pseudo.sum(0)
 
-    def probs(self, words: Tensor) -> Tensor:
-        """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
+    def _form(self) -> tuple[Tensor, ...]:
+        """Factor and shift ``(num_topics,)`` that make probabilities of the rows of words.
+
+        A model with keywords adds the row of a word in the next two tensors, the probabilities that
+        keywords add and the topics that may have the word.
+        """
         dtype = self._rows.dtype
         totals = self._totals + self._pseudo_totals
         inverse = totals.clamp_min(torch.finfo(dtype).tiny).reciprocal()
         smallest = (self._smoothing * inverse).to(dtype).clamp_min_(probability_floor(dtype))
-        probs = scaled_rows(self._rows, words, (self._scale * inverse).to(dtype), smallest)
-        if self._key_rows is not None:
-            at = self._row_of[words]
-            probs += self._key_rows[at] * inverse.to(dtype)
-            probs.mul_(self._allowed[at]).clamp_min_(probability_floor(dtype))
+        form = (self._scale * inverse).to(dtype), smallest
+        if self._key_rows is None:
+            return form
+        return *form, self._row_of, self._key_rows * inverse.to(dtype), self._allowed
+
+    def probs(self, words: Tensor) -> Tensor:
+        """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
+        factor, shift, *keys = self._form()
+        probs = torch.addcmul(shift, self._rows.index_select(0, words), factor)
+        if keys:
+            row_of, extra, allowed = keys
+            at = row_of[words]
+            probs += extra[at]
+            probs.mul_(allowed[at]).clamp_min_(probability_floor(probs.dtype))
         return probs.mT
+
+    def step_(
+        self,
+        words: Tensor,
+        batch: DocumentBatch,
+        theta: Tensor,
+        sweeps: int,
+        concentration: float,
+        weight: float,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """:func:`_lda_counts` and :meth:`blend_` in one compiled call.
+
+        Args:
+            words: As for :meth:`blend_`.
+            batch: The documents, over these words.
+            theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+            sweeps: Number of updates of the proportions.
+            concentration: Pseudo-tokens of each topic.
+            weight: As for :meth:`blend_`, below 1.
+            scale: As for :meth:`blend_`.
+
+        Returns:
+            Log likelihood ``(num_docs,)`` and new proportions.
+        """
+        if self._scale * (1 - weight) < MIN_SCALE:
+            self.apply_scale()
+        form = self._form()
+        if len(form) == 2:
+            none = theta.new_empty(0, 0)
+            form = *form, words.new_empty(0), none, none
+        self._scale *= 1 - weight
+        running = self._rows, *form, probability_floor(self._rows.dtype)
+        values, tokens, updated = fused.start_step(
+            running, words, batch, theta, sweeps, concentration, weight * scale / self._scale
+        )
+        totals = tokens.sum(0, dtype=torch.float64)
+        self._totals = (1 - weight) * self._totals + weight * scale * totals
+        return values, updated
 
     def blend_(
         self, words: Tensor, counts: Tensor, totals: Tensor, weight: float, scale: float
@@ -190,7 +242,7 @@ class RunningTopics:
         if self._scale < MIN_SCALE:
             self.apply_scale()
         # Words are different, so the order of the additions does not matter on a GPU.
-        add_rows_(self._rows, words, counts.mT, weight * scale / self._scale)
+        self._rows.index_add_(0, words, counts.mT, alpha=weight * scale / self._scale)
 
     def apply_scale(self) -> None:
         """Multiply the scale into the tensor ``word_counts``, which then holds the average."""
@@ -363,14 +415,26 @@ class Start:
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
         for words, batch in self._steps():
             self.processes.poll()
-            counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
-            assert counts.word_counts is not None
-            objective += counts.log_likelihood.sum().double()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
-            totals = counts.topic_counts.sum(0, dtype=torch.float64)
             scale = self.num_tokens / batch.num_tokens
-            running.blend_(words, counts.word_counts, totals, weight, scale)
+            weights = theta.read("theta", batch).to(state.word_counts)
+            # Compiled steps keep a part of the average.
+            if weight < 1.0 and fused.is_compiled(weights):
+                values, weights = running.step_(
+                    words, batch, weights, sweeps, concentration, weight, scale
+                )
+            else:
+                counts = _lda_counts(running.probs(words), batch, weights, sweeps, concentration)
+                assert counts.word_counts is not None
+                totals = counts.topic_counts.sum(0, dtype=torch.float64)
+                running.blend_(words, counts.word_counts, totals, weight, scale)
+                values, weights = (
+                    counts.log_likelihood,
+                    _updated(counts.topic_counts, concentration),
+                )
+            theta.write("theta", batch, weights)
+            objective += values.sum()
             bar.update(batch.num_docs)
         running.apply_scale()
         return float(objective)
@@ -463,8 +527,8 @@ class Start:
             probs, part = running.probs(words), batch.over(words)
             weights = probs.new_full((batch.num_docs, len(probs)), 1.0 / len(probs))
             for _ in range(FIRST_SWEEPS):
-                weights = expected_topic_counts(weights, probs, part) + self.concentration
-                weights /= weights.sum(-1, keepdim=True)
+                tokens = expected_topic_counts(weights, probs, part)
+                weights = _updated(tokens, self.concentration)
             return weights
 
         return solve
@@ -488,15 +552,20 @@ def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
 def _lda_counts(
     topics: Tensor,
     batch: DocumentBatch,
-    theta: DocumentTable,
+    weights: Tensor,
     sweeps: int,
     concentration: float,
 ) -> ExpectedCounts:
-    """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
-    weights = theta.read("theta", batch).to(topics)
-    # The pass for the words' counts also gives the last update of theta.
-    _, counts = updated_counts(weights, topics, batch, sweeps - 1, concentration)
-    weights = counts.topic_counts + concentration
-    weights = weights / weights.sum(-1, keepdim=True)
-    theta.write("theta", batch, weights)
-    return counts
+    """Expected counts of a batch's words under LDA, before the last update of the proportions."""
+    for _ in range(sweeps - 1):
+        weights = _updated(expected_topic_counts(weights, topics, batch), concentration)
+    return expected_counts(weights, topics, batch, word_counts=True)
+
+
+def _updated(tokens: Tensor, concentration: float) -> Tensor:
+    """Proportions in proportion to each topic's tokens and pseudo-tokens.
+
+    It is a step towards the mode of a Dirichlet posterior on the softmax scale.
+    """
+    weights = tokens + concentration
+    return weights.div_(weights.sum(-1, keepdim=True))
