@@ -25,7 +25,7 @@ _ATTEMPTS = 64
 
 def _in_one_launch(key: Tensor) -> bool:
     """Whether to use fused kernels. Keys on a CPU never use Triton's interpreter."""
-    return fused.is_enabled(key) if key.is_cuda else fused.is_compiled(key)
+    return fused.kind(key) is not None if key.is_cuda else fused.is_compiled(key)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:

@@ -143,7 +143,7 @@ def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> 
     torch.testing.assert_close(chains.step_size, step.double())
     seen = []
     for _ in range(6 + 2 * 2):
-        chains.move()
+        chains.advance()
         seen.append(model.theta(chains.latents["eta"]))
     torch.testing.assert_close(chains.step_size, step.double())
     # Two draws of each of two chains make three: after 8 and 10 transitions.

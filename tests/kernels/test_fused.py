@@ -163,14 +163,14 @@ def test_triton_is_off_on_a_cpu(value: str | None, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
-    assert not fused_kernels.is_enabled(torch.ones(2))
+    assert not fused_kernels.kind(torch.ones(2))
 
 
 def test_another_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LNTM_COMPILED", "0")
     monkeypatch.setenv("LNTM_TRITON", "yes")
     with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1 for Triton's kernels"):
-        fused_kernels.is_enabled(torch.ones(2))
+        fused_kernels.kind(torch.ones(2))
 
 
 _COMPILE = """

@@ -166,32 +166,29 @@ def word_counts(
 def start_step(
     running: tuple[Any, ...],
     documents: tuple[Tensor, ...],
-    theta: Tensor,
     sweeps: int,
     concentration: float,
     weight: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[float, Tensor]:
     """A step of a start.
 
     Args:
-        running: Fields of :class:`numba_ops.Running`, as tensors; the rows are overwritten.
-        documents: First fields of :class:`numba_ops.Step`, up to ``theta``.
-        theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+        running: Fields of :class:`numba_ops.Running`, as tensors. The rows are overwritten.
+        documents: Fields of :class:`numba_ops.Step` up to ``table``, as tensors.
         sweeps: Number of updates of the proportions.
         concentration: Pseudo-tokens of each topic.
         weight: Factor of the word counts that are added to the rows.
 
     Returns:
-        Log likelihood ``(num_docs,)``, and expected tokens and new proportions
-        ``(num_docs, num_topics)``.
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
     *tensors, floor = running
     topics = ops.Running(*map(_array, tensors), floor)
-    value = theta.new_empty(len(theta), dtype=torch.float64)
-    updated, tokens = torch.empty_like(theta), torch.empty_like(theta)
-    ratio = theta.new_empty(len(documents[2]))
-    step = ops.Step(*map(_array, (*documents, theta, updated, ratio, value, tokens)))
-    num_topics, dtype = theta.shape[1], topics.rows.dtype
+    num_topics, dtype = len(topics.factor), topics.rows.dtype
+    arrays = list(map(_array, documents))
+    num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
+    theta, tokens = np.empty((2, num_docs, num_topics), dtype)
+    step = ops.Step(*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs))
     longest = int(np.diff(step.row_offsets).max(initial=0))
 
     def visit(first: int, end: int) -> None:
@@ -201,10 +198,9 @@ def start_step(
     def add(first: int, end: int) -> None:
         ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
 
-    effort = ratio.numel() * num_topics
-    share(visit, len(theta), 2 * sweeps * effort)
-    share(add, len(step.words), effort)
-    return value, tokens, updated
+    share(visit, num_docs, 2 * sweeps * nnz * num_topics)
+    share(add, len(step.words), nnz * num_topics)
+    return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
 
 
 def mixed(bits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,29 +27,35 @@ from torch_lntm.errors import ConfigError, LNTMWarning, warn
 MAX_LOADING = 2**14
 
 
-def is_enabled(tensor: Tensor) -> bool:
-    """Whether fused kernels compute with a tensor.
+def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
+    """Kind of the fused kernels that compute with a tensor; None for PyTorch's operations.
+
+    Triton's interpreter, which is for tests, has precedence on a CPU.
 
     Raises:
-        ConfigError: As for :func:`is_compiled`, or the variable ``LNTM_TRITON`` has another value
-            than 0 or 1.
-        ImportError: The variable is 1, and Triton is missing.
+        ConfigError: The variable ``LNTM_COMPILED`` or ``LNTM_TRITON`` has another value than 0 or
+            1, or ``LNTM_COMPILED`` is 1 and Numba is missing.
+        ImportError: ``LNTM_TRITON`` is 1, and Triton is missing.
     """
-    return is_compiled(tensor) or _uses_triton(tensor)
+    setting = os.environ.get("LNTM_TRITON", "")
+    may_compile = setting != "1" and tensor.device.type == "cpu"
+    if may_compile and _has_numba(os.environ.get("LNTM_COMPILED", "")):
+        return "numba"
+    if setting not in ("", "0", "1"):
+        raise ConfigError(
+            f"LNTM_TRITON is {setting!r}; expected 1 for Triton's kernels, 0 for PyTorch's, or no "
+            "value for Triton's where they work"
+        )
+    if setting != "1":
+        return "triton" if not setting and tensor.is_cuda and _triton_works() else None
+    from torch_lntm.kernels.triton_ops import INTERPRETED
+
+    return "triton" if tensor.is_cuda or INTERPRETED else None
 
 
 def is_compiled(tensor: Tensor) -> bool:
-    """Whether Numba's kernels compute with a tensor.
-
-    Triton's interpreter, which is for tests, has precedence.
-
-    Raises:
-        ConfigError: The variable ``LNTM_COMPILED`` has another value than 0 or 1, or it is 1 and
-            Numba is missing.
-    """
-    if tensor.device.type != "cpu" or os.environ.get("LNTM_TRITON") == "1":
-        return False
-    return _has_numba(os.environ.get("LNTM_COMPILED", ""))
+    """Whether Numba's kernels compute with a tensor; see :func:`kind`."""
+    return kind(tensor) == "numba"
 
 
 @functools.cache
@@ -76,7 +82,7 @@ def _has_numba(setting: str) -> bool:
 
 def advice(tensor: Tensor) -> str | None:
     """What to install for faster fits with tensors like this one; None if nothing is missing."""
-    if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or is_enabled(tensor):
+    if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or kind(tensor):
         return None
     return "pip install numba makes this fit about 1.5 times as fast on a CPU"
 
@@ -95,21 +101,6 @@ def _operations(tensor: Tensor) -> Any:
     from torch_lntm.kernels import triton_ops
 
     return triton_ops
-
-
-def _uses_triton(tensor: Tensor) -> bool:
-    """Whether Triton's kernels compute with a tensor."""
-    setting = os.environ.get("LNTM_TRITON", "")
-    if setting not in ("", "0", "1"):
-        raise ConfigError(
-            f"LNTM_TRITON is {setting!r}; expected 1 for Triton's kernels, 0 for PyTorch's, or no "
-            "value for Triton's where they work"
-        )
-    if setting != "1":
-        return not setting and tensor.is_cuda and _triton_works()
-    from torch_lntm.kernels.triton_ops import INTERPRETED
-
-    return tensor.is_cuda or INTERPRETED
 
 
 @functools.cache
@@ -297,7 +288,7 @@ def start_step(
     sweeps: int,
     concentration: float,
     weight: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[float, Tensor]:
     """A step of a start, by compiled kernels alone.
 
     Args:
@@ -305,20 +296,22 @@ def start_step(
             contiguous and overwritten.
         words: ``(n,)`` positions of the words of the batch in the rows.
         batch: The documents, over these words.
-        theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+        theta: ``(corpus_size, num_topics)`` proportions of all documents. Those of the batch are
+            overwritten.
         sweeps: Number of updates of the proportions.
         concentration: Pseudo-tokens of each topic.
         weight: Factor of the word counts that are added to the rows.
 
     Returns:
-        Log likelihood ``(num_docs,)``, and expected tokens and new proportions
-        ``(num_docs, num_topics)``.
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
     from torch_lntm.kernels import compiled
 
-    _require_shapes(batch, words, theta)
-    documents = words, batch.row_offsets, batch.word_index, batch.counts, *batch.by_word
-    return compiled.start_step(running, documents, theta, sweeps, concentration, weight)
+    _require_shapes(batch, words, batch.index[:, None])
+    if theta.shape != (batch.corpus_size, running[0].shape[1]):
+        raise ConfigError(f"proportions of shape {tuple(theta.shape)} for {batch}")
+    rows = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
+    return compiled.start_step(running, (words, *rows, theta), sweeps, concentration, weight)
 
 
 def mixed(bits: Tensor) -> Tensor:

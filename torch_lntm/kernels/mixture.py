@@ -131,7 +131,7 @@ def expected_counts(
         The :class:`ExpectedCounts` of the module's formulas.
     """
     words, floor = topics.mT.contiguous(), probability_floor(weights.dtype)
-    if likelihood.independent and fused.is_enabled(weights):
+    if likelihood.independent and fused.kind(weights):
         values, by_topic, by_word = fused.expected_counts(weights, words, batch, floor, word_counts)
         return ExpectedCounts(values, by_topic, None if by_word is None else by_word.mT)
     s = sampled_product(weights, words, batch).clamp_min(floor)
@@ -150,7 +150,7 @@ def expected_topic_counts(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
     """The ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts` alone."""
-    if likelihood.independent and fused.is_enabled(weights):
+    if likelihood.independent and fused.kind(weights):
         return expected_counts(weights, topics, batch).topic_counts
     words = topics.mT.contiguous()
     s = sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
@@ -175,7 +175,7 @@ def expected_word_counts(
         likelihood: Distribution of the counts. Defaults to independent draws.
         shares: ``(num_docs,)`` factor of each document's counts. Defaults to 1.
     """
-    if likelihood.independent and fused.is_enabled(weights):
+    if likelihood.independent and fused.kind(weights):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         counts = expected_counts(weights, topics, batch, word_counts=True).word_counts

@@ -1175,11 +1175,12 @@ class Step(NamedTuple):
         order: ``(nnz,)`` int64 entries, word by word, with ascending documents.
         doc_index: ``(nnz,)`` int64 documents of these entries.
         word_offsets: ``(n + 1,)`` int64.
-        theta: ``(num_docs, num_topics)`` proportions, overwritten with those of the word counts.
-        updated: ``(num_docs, num_topics)`` proportions after the step, overwritten.
-        ratio: ``(nnz,)`` counts divided by the words' probabilities, overwritten.
-        value: ``(num_docs,)`` float64 log likelihood at ``theta``, overwritten.
+        index: ``(num_docs,)`` int64 rows of the documents in ``table``.
+        table: Proportions ``(.., num_topics)`` of all documents, updated.
+        theta: ``(num_docs, num_topics)`` proportions before the last update, overwritten.
         tokens: ``(num_docs, num_topics)`` expected tokens at ``theta``, overwritten.
+        ratio: ``(nnz,)`` counts divided by the words' probabilities at ``theta``, overwritten.
+        value: ``(num_docs,)`` float64 log likelihood at ``theta``, overwritten.
     """
 
     words: Array
@@ -1189,11 +1190,12 @@ class Step(NamedTuple):
     order: Array
     doc_index: Array
     word_offsets: Array
+    index: Array
+    table: Array
     theta: Array
-    updated: Array
+    tokens: Array
     ratio: Array
     value: Array
-    tokens: Array
 
 
 class Pad(NamedTuple):
@@ -1281,9 +1283,7 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
     pseudo = dtype(concentration)
     for doc in range(first, end):
         stop = _load_document(pad, running, step, doc)
-        own, new, tokens = step.theta[doc], step.updated[doc], step.tokens[doc]
-        for k in range(num_topics):
-            new[k] = own[k]
+        own, new, tokens = step.theta[doc], step.table[step.index[doc]], step.tokens[doc]
         for _ in range(sweeps):
             rest = dtype(0)
             for k in range(num_topics):

@@ -217,7 +217,7 @@ def step(
     Returns:
         The new state, and diagnostics. The host does not wait for the device.
     """
-    if metric.is_unit and fused.is_enabled(state.position):
+    if metric.is_unit and fused.kind(state.position):
         affine = target.affine
         if affine is not None and fused.takes(affine.loading):
             new, info = fused.transition(

@@ -503,12 +503,10 @@ def test_continued_chains_make_the_same_draws_as_uninterrupted_chains(family: st
         return Chains(model, kernel.settings, batch, 4, **earlier)  # type: ignore[arg-type]
 
     whole = chains()
-    for _ in range(3):
-        whole.move()
+    whole.advance(3)
     later = chains(initial=whole.latents, progress=whole.progress)
-    for _ in range(3):
-        whole.move()
-        later.move()
+    whole.advance(3)
+    later.advance(3)
     theta = model.theta(later.latents[model.prior.latent])
     torch.testing.assert_close(torch.softmax(later.logits, -1), theta)
     assert later.progress.num_updates == 6

@@ -66,13 +66,12 @@ def score_by_chains(
         num_steps=SHORT_STEPS if short else LONG_STEPS,
     )
     tokens = float(unseen.lengths.sum())
-    for _ in range(num_draws):
-        move()
+    # The last of these transitions only gives the shape of the sum.
+    skipped = move(num_draws + 1)
     while True:
-        # This transition only gives the shape of the sum.
-        total, values = torch.zeros_like(move()), []
+        total, values = torch.zeros_like(skipped), []
         for _ in range(num_draws):
-            theta = move()
+            theta = move(1)
             total += theta
             values.append(words.log_likelihood(theta))
         scores = _score(words, total / num_draws, torch.stack(values, 1))
@@ -81,6 +80,7 @@ def score_by_chains(
         if (precise and unbiased) or 2 * num_draws > max_draws:
             return scores, f"{model.name}, exact mean of theta by {sampler} chains"
         num_draws *= 2
+        skipped = move(1)
 
 
 def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,8 +155,6 @@ class Chains:
             if warmup_steps:
                 self._adaptation = DualAveraging.start(self.step_size)
         self.last: hmc.HMCInfo | None = None
-        #: Random numbers of the next transitions.
-        self._drawn: list[hmc.Randomness] = []
         self._acceptance = torch.zeros_like(self.step_size)
         self.divergences = torch.zeros_like(self._acceptance, dtype=torch.int64)
         self.moved = torch.zeros_like(self._acceptance, dtype=torch.bool)
@@ -229,55 +227,19 @@ class Chains:
         """Logits of theta at the chains' positions ``(num_chains, num_docs, num_topics)``."""
         return self.target.space.logits(self.state.position)
 
-    def move(self, remaining: int = 1) -> None:
-        """Make one transition, and adapt the step sizes during warm-up.
+    def advance(self, number: int = 1) -> list[tuple[hmc.HMCInfo, Tensor]]:
+        """Make some transitions, and adapt the step sizes during warm-up.
+
+        Compiled kernels make all of them in one call.
 
         Args:
-            remaining: Number of transitions still to come, including this one. Their random numbers
-                are drawn together, because a larger draw takes hardly longer.
-        """
-        if visits.in_one_call(self.target, self._metric):
-            self.advance(1)
-            return
-        if not self._drawn:
-            most = DRAWN_AHEAD_ON_GPU if self._keys.is_cuda else DRAWN_AHEAD
-            ahead = max(1, min(remaining, most // max(1, self.state.position.numel())))
-            numbers = torch.arange(ahead, device=self._keys.device) + self.num_transitions
-            drawn = hmc.draw(noise.fold_in(self._keys, numbers[:, None, None]), self.target)
-            self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
-        self._state, info = hmc.step(
-            self._drawn[0],
-            self.target,
-            self.state,
-            self.step_size,
-            self._metric,
-            self.settings.num_steps,
-            jitter=self.settings.jitter,
-        )
-        del self._drawn[0]
-        self._count(info)
-        if self.num_transitions <= self.warmup_steps and self._adaptation is not None:
-            self._adaptation = self._adaptation.update(
-                info.acceptance, self.settings.target_accept, self._longest_step
-            )
-            self.step_size = self._adapted(self._adaptation)
-
-    def advance(self, number: int) -> list[tuple[hmc.HMCInfo, Tensor]]:
-        """Make some transitions, if possible in one call.
-
-        Args:
-            number: Number of transitions.
+            number: Number of transitions. Defaults to 1.
 
         Returns:
             Outcome of each transition, and the step sizes after it.
         """
         if not visits.in_one_call(self.target, self._metric):
-            passed = []
-            for remaining in range(number, 0, -1):
-                self.move(remaining)
-                assert self.last is not None
-                passed.append((self.last, self.step_size))
-            return passed
+            return [self._step(drawn) for drawn in self._draw(number)]
         settings = self.settings
         visit = visits.visit(
             self.target,
@@ -300,6 +262,35 @@ class Chains:
             self._count(info)
         self.step_size = visit.step_sizes[-1]
         return list(zip(visit.outcomes, visit.step_sizes, strict=True))
+
+    def _draw(self, number: int) -> Iterator[hmc.Randomness]:
+        """Random numbers of the next transitions, drawn for several of them at once."""
+        most = DRAWN_AHEAD_ON_GPU if self._keys.is_cuda else DRAWN_AHEAD
+        ahead = max(1, most // max(1, self._position.numel()))
+        numbers = torch.arange(number, device=self._keys.device) + self.num_transitions
+        for part in numbers.split(ahead):
+            drawn = hmc.draw(noise.fold_in(self._keys, part[:, None, None]), self.target)
+            yield from map(hmc.Randomness, *(x.unbind() for x in drawn))
+
+    def _step(self, drawn: hmc.Randomness) -> tuple[hmc.HMCInfo, Tensor]:
+        """One transition by PyTorch's operations."""
+        settings = self.settings
+        self._state, info = hmc.step(
+            drawn,
+            self.target,
+            self.state,
+            self.step_size,
+            self._metric,
+            settings.num_steps,
+            jitter=settings.jitter,
+        )
+        self._count(info)
+        if self.num_transitions <= self.warmup_steps and self._adaptation is not None:
+            self._adaptation = self._adaptation.update(
+                info.acceptance, settings.target_accept, self._longest_step
+            )
+            self.step_size = self._adapted(self._adaptation)
+        return info, self.step_size
 
     def _count(self, info: hmc.HMCInfo) -> None:
         """Count another transition."""
@@ -367,7 +358,7 @@ def theta_chains(
     warmup_steps: int,
     seed: int,
     num_steps: int,
-) -> tuple[Callable[[], Tensor], str]:
+) -> tuple[Callable[[int], Tensor], str]:
     """Start chains of documents whose averages converge to the posterior mean of theta.
 
     Args:
@@ -379,7 +370,7 @@ def theta_chains(
         num_steps: Number of leapfrog steps of a transition.
 
     Returns:
-        Function that makes one transition of every chain and returns their proportions
+        Function that makes some transitions of every chain and returns their last proportions
         ``(num_chains, num_docs, num_topics)``, float64; and the name of the sampler: collapsed
         Gibbs sampling for conjugate models, and Hamiltonian Monte Carlo for all others.
     """
@@ -392,12 +383,16 @@ def theta_chains(
             num_chains=num_chains,
             seed=seed,
         )
-        return gibbs.sweep, "collapsed Gibbs"
+
+        def sweep(number: int) -> Tensor:
+            return [gibbs.sweep() for _ in range(number)][-1]
+
+        return sweep, "collapsed Gibbs"
     settings = HMCSettings(num_chains, "prior", num_steps, seed=seed)
     chains = Chains(model, settings, batch, warmup_steps)
 
-    def move() -> Tensor:
-        chains.move()
+    def move(number: int) -> Tensor:
+        chains.advance(number)
         return torch.softmax(chains.logits.double(), -1)
 
     return move, "Hamiltonian"

@@ -182,7 +182,7 @@ class DocumentHMC(MCMCKernel):
             try:
                 for count in range(-warmup_steps, num_draws):
                     bar.set_description("warm-up" if count < 0 else "sampling", refresh=False)
-                    chains.move(num_draws - count)
+                    chains.advance()
                     if count >= 0:
                         for site, value in chains.latents.items():
                             store[site][:, count] = value
@@ -246,9 +246,8 @@ class DocumentHMC(MCMCKernel):
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Make one transition of every chain, from its last state."""
         chains = self._running()
-        chains.move()
-        assert chains.last is not None
-        self._divergent.append(chains.last.divergent.any())
+        (info, _), *_ = chains.advance()
+        self._divergent.append(info.divergent.any())
         return self._params()
 
     def logging(self) -> OrderedDict[str, str]:

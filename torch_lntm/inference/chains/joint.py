@@ -122,7 +122,7 @@ class JointChain:
             self._latents,
             self._progress,
         )
-        chains.move()
+        chains.advance()
         self._latents, self._progress = chains.latents, chains.progress
         theta = torch.softmax(chains.logits[0].double(), -1)
         if self._topics:

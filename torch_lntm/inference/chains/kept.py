@@ -198,12 +198,14 @@ class ChainDraws:
         for batch in self.corpus.batches(size, order=rows, device=model.device, dtype=model.dtype):
             positions = batch.positions.numpy()
             chains = self._begin(batch, self.columns[positions])
-            drawn = []
-            for done in range(1, skipped + sampled + 1):
-                chains.move(skipped + sampled - done + 1)
-                if done > skipped and (done - skipped) % self.step == 0:
+            drawn, begun = [], chains.num_transitions
+            # A short part first, so that the following ones end with the warm-up and the draws.
+            for end in range(skipped % self.step or self.step, skipped + sampled + 1, self.step):
+                number = end - chains.num_transitions + begun
+                chains.advance(number)
+                if end > skipped:
                     drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
-                bar.update(batch.num_docs)
+                bar.update(number * batch.num_docs)
             moved = chains.moved.cpu() | (sampled < FEWEST_TRANSITIONS)
             all_moved.append(moved)
             acceptance.append(chains.mean_acceptance.cpu())

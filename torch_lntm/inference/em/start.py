@@ -194,20 +194,20 @@ class RunningTopics:
         concentration: float,
         weight: float,
         scale: float,
-    ) -> tuple[Tensor, Tensor]:
-        """:func:`_lda_counts` and :meth:`blend_` in one compiled call.
+    ) -> float:
+        """A compiled step of a start, in place of :func:`_lda_counts` and :meth:`blend_`.
 
         Args:
             words: As for :meth:`blend_`.
             batch: The documents, over these words.
-            theta: ``(num_docs, num_topics)`` proportions, contiguous and overwritten.
+            theta: Proportions of all documents; those of the batch are updated.
             sweeps: Number of updates of the proportions.
             concentration: Pseudo-tokens of each topic.
             weight: As for :meth:`blend_`, below 1.
             scale: As for :meth:`blend_`.
 
         Returns:
-            Log likelihood ``(num_docs,)`` and new proportions.
+            Log likelihood before the last update, nats.
         """
         if self._scale * (1 - weight) < MIN_SCALE:
             self.apply_scale()
@@ -217,12 +217,12 @@ class RunningTopics:
             form = *form, words.new_empty(0), none, none
         self._scale *= 1 - weight
         running = self._rows, *form, probability_floor(self._rows.dtype)
-        values, tokens, updated = fused.start_step(
-            running, words, batch, theta, sweeps, concentration, weight * scale / self._scale
+        amount = weight * scale
+        value, totals = fused.start_step(
+            running, words, batch, theta, sweeps, concentration, amount / self._scale
         )
-        totals = tokens.sum(0, dtype=torch.float64)
-        self._totals = (1 - weight) * self._totals + weight * scale * totals
-        return values, updated
+        self._totals = (1 - weight) * self._totals + amount * totals
+        return value
 
     def blend_(
         self, words: Tensor, counts: Tensor, totals: Tensor, weight: float, scale: float
@@ -409,32 +409,28 @@ class Start:
         """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        topics = self.model.topics
-        running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
-        theta = self._table(state)
-        concentration = self.concentration * (topics.num_topics / len(state.word_counts))
+        model, theta = self.model, self._table(state)
+        settings = model.topics.start_smoothing, model.topics.keywords
+        running = RunningTopics(state.word_counts, *settings)
+        concentration = self.concentration * (model.num_topics / len(state.word_counts))
+        compiled = fused.is_compiled(state.word_counts)
         for words, batch in self._steps():
             self.processes.poll()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
             scale = self.num_tokens / batch.num_tokens
-            weights = theta.read("theta", batch).to(state.word_counts)
-            # Compiled steps keep a part of the average.
-            if weight < 1.0 and fused.is_compiled(weights):
-                values, weights = running.step_(
-                    words, batch, weights, sweeps, concentration, weight, scale
+            # The first step forgets all earlier counts, which a compiled one cannot.
+            if compiled and weight < 1.0:
+                objective += running.step_(
+                    words, batch, state.theta, sweeps, concentration, weight, scale
                 )
             else:
-                counts = _lda_counts(running.probs(words), batch, weights, sweeps, concentration)
+                topics = running.probs(words)
+                counts = _lda_counts(topics, batch, theta, sweeps, concentration)
                 assert counts.word_counts is not None
+                objective += counts.log_likelihood.sum().double()
                 totals = counts.topic_counts.sum(0, dtype=torch.float64)
                 running.blend_(words, counts.word_counts, totals, weight, scale)
-                values, weights = (
-                    counts.log_likelihood,
-                    _updated(counts.topic_counts, concentration),
-                )
-            theta.write("theta", batch, weights)
-            objective += values.sum()
             bar.update(batch.num_docs)
         running.apply_scale()
         return float(objective)
@@ -552,14 +548,18 @@ def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
 def _lda_counts(
     topics: Tensor,
     batch: DocumentBatch,
-    weights: Tensor,
+    theta: DocumentTable,
     sweeps: int,
     concentration: float,
 ) -> ExpectedCounts:
-    """Expected counts of a batch's words under LDA, before the last update of the proportions."""
+    """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
+    weights = theta.read("theta", batch).to(topics)
     for _ in range(sweeps - 1):
         weights = _updated(expected_topic_counts(weights, topics, batch), concentration)
-    return expected_counts(weights, topics, batch, word_counts=True)
+    # The pass for the words' counts also gives the last update of theta.
+    counts = expected_counts(weights, topics, batch, word_counts=True)
+    theta.write("theta", batch, _updated(counts.topic_counts, concentration))
+    return counts
 
 
 def _updated(tokens: Tensor, concentration: float) -> Tensor:
