@@ -203,6 +203,25 @@ def start_step(
     return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
 
 
+def pair_entropies(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Entropies ``(n,)`` of the sums of two rows."""
+    return _of_pairs(ops.pair_entropies, counts, first, second)
+
+
+def pair_overlaps(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Overlaps ``(n,)`` of two rows."""
+    return _of_pairs(ops.pair_overlaps, counts, first, second)
+
+
+def _of_pairs(kernel: Any, *tensors: Tensor) -> Tensor:
+    result = torch.empty(len(tensors[1]), dtype=torch.float64)
+    args = *map(_array, tensors), result.numpy()
+    # A logarithm or a division takes ten times as long as a multiplication.
+    effort = 10 * len(result) * tensors[0].shape[1]
+    share(lambda first, end: kernel(*args, first, end), len(result), effort)
+    return result
+
+
 def mixed(bits: Tensor) -> Tensor:
     """SplitMix64's output function of int64 bits."""
     result = torch.empty_like(bits)

@@ -314,6 +314,25 @@ def start_step(
     return compiled.start_step(running, (words, *rows, theta), sweeps, concentration, weight)
 
 
+def pair_entropies(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """N log N − Σ_v n_v log n_v of the sums n of two rows, by compiled kernels alone.
+
+    Args:
+        counts: ``(num_rows, num_columns)`` float32, nonnegative.
+        first: ``(n,)`` int64 rows.
+        second: ``(n,)`` int64 rows.
+
+    Returns:
+        ``(n,)`` float64.
+    """
+    return _operations(counts).pair_entropies(counts, first, second)
+
+
+def pair_overlaps(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Sums Σ_d n_d m_d / (n_d + m_d) of two rows, as :func:`pair_entropies`."""
+    return _operations(counts).pair_overlaps(counts, first, second)
+
+
 def mixed(bits: Tensor) -> Tensor:
     """Mixed bits of int64 bits, by the function of :mod:`torch_lntm.noise`, in a single launch."""
     return _operations(bits).mixed(bits.contiguous())

@@ -60,6 +60,7 @@ BLOCK_DOCS, BLOCK_BYTES = 16, 2**18
 #: Logit of the padding, whose exponential is 0 beside any other.
 _NOWHERE = -1e30
 _TAU = 2.0 * math.pi
+_TINY = float(np.finfo(np.float64).tiny)
 #: Scale c in log σ(cz), as in :mod:`torch_lntm.latents.gamma`.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
 
@@ -1333,3 +1334,40 @@ def start_words(sums, running, step, weight, first, end):
             for k in range(num_topics):
                 both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
                 own[k] += weight * (factor[k] * own[k] + shift[k]) * both
+
+
+# -- pairs of topics -------------------------------------------------------------------------------
+
+
+@_kernel
+def pair_entropies(counts, first, second, result, begin, end):
+    """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
+
+    Args:
+        counts: ``(num_rows, num_columns)`` float32, nonnegative.
+        first: ``(n,)`` int64 rows.
+        second: ``(n,)`` int64 rows.
+        result: ``(n,)`` float64, overwritten.
+        begin: First pair.
+        end: End of the pairs.
+    """
+    for i in range(begin, end):
+        a, b = counts[first[i]], counts[second[i]]
+        total, inner = 0.0, 0.0
+        for v in range(len(a)):
+            x = np.float64(a[v] + b[v])
+            total += x
+            inner += x * _log_double(x if x > _TINY else _TINY)
+        result[i] = total * math.log(max(total, _TINY)) - inner
+
+
+@_kernel
+def pair_overlaps(counts, first, second, result, begin, end):
+    """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
+    for i in range(begin, end):
+        a, b = counts[first[i]], counts[second[i]]
+        total = 0.0
+        for d in range(len(a)):
+            x, y = np.float64(a[d]), np.float64(b[d])
+            total += x * y / (x + y if x + y > _TINY else _TINY)
+        result[i] = total
