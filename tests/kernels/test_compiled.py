@@ -2,58 +2,113 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from numpy.typing import NDArray
 from support.kernels import without_fused_kernels
+from support.problems import make_batch
 from torch import Tensor
 
 import torch_lntm as lntm
 from torch_lntm import noise
-from torch_lntm.errors import ConfigError
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.kernels import threads
+from torch_lntm.models.topics.normal import NormalTopics
+from torch_lntm.sampling import hmc
 
 #: Sizes at which rows need padding, blocks end early, and documents are longer than a block.
 NUM_DOCS, NUM_WORDS = 37, 61
+F64 = {"seed": 0, "dtype": torch.float64}
 
 
 def make_corpus(num_docs: int = NUM_DOCS, num_words: int = NUM_WORDS) -> lntm.Corpus:
-    """Documents of very different lengths, one of them empty."""
+    """Documents of very different lengths with some columns, one of them empty."""
     rng = np.random.default_rng(0)
     rates = rng.gamma(0.5, size=(num_docs, 1))
     counts = rng.poisson(rates * rng.gamma(0.3, size=(num_docs, num_words)))
     counts[0], counts[4] = 3, 0
-    return lntm.Corpus.from_matrix(counts, [f"w{i}" for i in range(num_words)])
+    documents = np.arange(num_docs)
+    columns = {"party": documents % 3, "year": 2000 + documents % 5, "author": documents % 7}
+    vocabulary = [f"w{i}" for i in range(num_words)]
+    return lntm.Corpus.from_matrix(counts, vocabulary, metadata=pd.DataFrame(columns))
 
 
-MODELS: dict[str, Callable[[], lntm.models.TopicModel]] = {
-    "free": lambda: lntm.models.ctm(5, NUM_WORDS, seed=0, dtype=torch.float64),
-    "anchored": lambda: lntm.models.ctm(17, NUM_WORDS, seed=0, anchored=True, dtype=torch.float64),
-    "sources": lambda: lntm.models.iftm(11, NUM_WORDS, num_sources=3, seed=0, dtype=torch.float64),
-    "laplace sources": lambda: lntm.models.iftm(
-        11, NUM_WORDS, num_sources=3, source="laplace", seed=0, dtype=torch.float64
+class Squared(lntm.models.Words):
+    """Another likelihood of words, which compiled kernels do not know."""
+
+    def log_terms(self, probability: Tensor, cells: Any) -> Tensor:
+        return 2.0 * cells.counts * probability.log()
+
+    def tokens(self, probability: Tensor, cells: Any) -> Tensor:
+        return (2.0 * cells.counts).to(probability.dtype).expand_as(probability)
+
+
+class Squares(lntm.models.DirichletMultinomial):
+    """Bursty words with another term for the length."""
+
+    def length_term(self, lengths: Tensor) -> Tensor:
+        return 2.0 * super().length_term(lengths)
+
+
+def with_words(words: lntm.models.Words) -> lntm.models.TopicModel:
+    model = lntm.models.ctm(5, NUM_WORDS, **F64)
+    return lntm.models.TopicModel(model.prior, model.topics, words=words)
+
+
+#: Models by name, made for a corpus.
+MODELS: dict[str, Callable[[lntm.Corpus], lntm.models.TopicModel]] = {
+    "ctm": lambda _: lntm.models.ctm(5, NUM_WORDS, **F64),
+    "anchored": lambda _: lntm.models.ctm(17, NUM_WORDS, anchored=True, **F64),
+    "lntm": lambda _: lntm.models.lntm(6, NUM_WORDS, **F64),
+    "iftm": lambda _: lntm.models.iftm(11, NUM_WORDS, num_sources=3, **F64),
+    "laplace sources": lambda _: lntm.models.iftm(
+        11, NUM_WORDS, num_sources=3, source="laplace", **F64
     ),
-    "dirichlet": lambda: lntm.models.lda(9, NUM_WORDS, seed=0, dtype=torch.float64),
-    "bursty": lambda: lntm.models.ctm(5, NUM_WORDS, bursty=True, seed=0, dtype=torch.float64),
-    "one topic": lambda: lntm.models.ctm(1, NUM_WORDS, seed=0, dtype=torch.float64),
+    "lda": lambda _: lntm.models.lda(9, NUM_WORDS, **F64),
+    "bursty": lambda _: lntm.models.ctm(5, NUM_WORDS, bursty=True, **F64),
+    "bursty lda": lambda _: lntm.models.lda(5, NUM_WORDS, bursty=True, **F64),
+    "covariates": lambda c: lntm.models.stm(5, c, "~ C(party) + year", **F64),
+    "random terms": lambda c: lntm.models.stm(5, c, "~ year + (1 | author)", **F64),
+    "levels": lambda c: lntm.models.stm(5, c, content="party", **F64),
+    "moving words": lambda c: lntm.models.stm(5, c, "~ year", content="~ rw(year)", **F64),
+    "keywords": lambda c: lntm.models.ctm(5, c, keywords={"a": ["w3", "w4"], "b": ["w5"]}, **F64),
+    "other words": lambda _: with_words(Squared()),
+    "other bursts": lambda _: with_words(Squares(dtype=torch.float64)),
+    **{
+        f"{num_topics} topics": lambda _, k=num_topics: lntm.models.ctm(k, NUM_WORDS, **F64)
+        for num_topics in (1, 2, 3, 57, 200)
+    },
 }
+#: Models without a compiled visit.
+BY_PYTORCH = ["other words", "other bursts"]
 
 
 def spread_(model: lntm.models.TopicModel) -> lntm.models.TopicModel:
     """Give a model different topics and correlated logits, in place."""
     rng = np.random.default_rng(1)
-    topics = rng.dirichlet(np.full(NUM_WORDS, 0.3), model.num_topics) + 1e-4
-    model.topics.set_(torch.from_numpy(topics))
+    if isinstance(model.topics, lntm.models.DirichletTopics):
+        topics = rng.dirichlet(np.full(NUM_WORDS, 0.3), model.num_topics) + 1e-4
+        model.topics.set_(torch.from_numpy(topics))
     dim = model.prior.latent_dim
     factor = rng.normal(size=(dim, dim)) / np.sqrt(dim)
     if isinstance(model.prior, lntm.models.LogisticNormalPrior):
-        model.prior.set_(covariance=torch.from_numpy(factor @ factor.T + np.eye(dim)))
+        covariance = factor @ factor.T + np.eye(dim)
+        is_diagonal = type(model.topics) is NormalTopics
+        covariance = np.diag(np.diag(covariance)) if is_diagonal else covariance
+        model.prior.set_(covariance=torch.from_numpy(covariance))
+    for name, value in model.prior.named_parameters():
+        if name in ("slopes", "level_effects"):
+            value.data.copy_(torch.from_numpy(0.3 * rng.normal(size=value.shape)))
     return model
 
 
@@ -73,28 +128,148 @@ def test_noise_has_the_same_bits_or_nearly(size: int, numba, monkeypatch) -> Non
     torch.testing.assert_close(compiled[2], expected[2], rtol=1e-14, atol=4e-15)
 
 
+def visited(
+    model: lntm.models.TopicModel, settings: HMCSettings, batch: DocumentBatch
+) -> list[Tensor]:
+    """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
+    chains = Chains(model, settings, batch, warmup_steps=4)
+    passed = chains.advance(3) + chains.advance(3)
+    again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
+    passed += again.advance(2)
+    # Diverging chains beside sound ones.
+    again.step_size = again.step_size.where(torch.arange(batch.num_docs) % 3 > 0, 1e200)
+    passed += again.advance(1) + again.advance(1)
+    values: list[Any] = [*chains.state, *again.state, *again.progress[:4]]
+    for info, step_size in passed:
+        energy_error = info.energy_error.where(~info.divergent, 0.0)
+        values += [info.acceptance, info.accepted, energy_error, info.divergent, step_size]
+    return [*values, chains.divergences, chains.moved, chains.mean_acceptance]
+
+
+def require_equal(run: Callable[[], list[Tensor]], monkeypatch, tolerance: float = 1e-10) -> None:
+    """Compare numbers by compiled kernels with those by PyTorch's operations."""
+    compiled = run()
+    without_fused_kernels(monkeypatch)
+    for got, expected in zip(compiled, run(), strict=True):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
 @pytest.mark.parametrize("num_chains", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_visit_equals_transitions_one_by_one(name, num_chains, numba, monkeypatch) -> None:
-    """Warm-up, its end and frozen step sizes, in one call each, and a later visit."""
-    model = spread_(MODELS[name]())
-    batch = make_corpus().batch(dtype=torch.float64)
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+    batch = model.encode(corpus).batch(dtype=torch.float64)
+    assert hmc.is_compiled(model.bind(batch)) == (name not in BY_PYTORCH)
     settings = HMCSettings(num_chains, "prior", 5, seed=3)
+    require_equal(lambda: visited(model, settings, batch), monkeypatch)
 
-    def visited() -> list[Tensor]:
-        chains = Chains(model, settings, batch, warmup_steps=4)
-        passed = chains.advance(3) + chains.advance(3)
-        again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
-        passed += again.advance(2)
-        values: list[Any] = [*chains.state, *again.state, *again.progress[:4]]
-        values += [x for info, step_size in passed for x in (*info, step_size)]
-        return [*values, chains.divergences, chains.moved, chains.mean_acceptance]
 
-    compiled = visited()
-    without_fused_kernels(monkeypatch)
-    for got, expected in zip(compiled, visited(), strict=True):
-        assert got.dtype == expected.dtype
-        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+@pytest.mark.parametrize("metric", ["laplace", "identity"])
+@pytest.mark.parametrize("name", ["ctm", "anchored", "covariates", "bursty"])
+def test_a_visit_with_mass_matrices_equals_transitions(name, metric, numba, monkeypatch) -> None:
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+    batch = model.encode(corpus).batch(dtype=torch.float64)
+    settings = HMCSettings(2, metric, 3, seed=3)
+    require_equal(lambda: visited(model, settings, batch), monkeypatch, 1e-9)
+
+
+def counts_of(case: str) -> NDArray[Any]:
+    """Counts of documents at the edge of what a corpus may hold."""
+    row = np.arange(12) % 3
+    rows = {
+        "none": np.zeros((0, 12)),
+        "empty": np.zeros((5, 12)),
+        "one word": np.eye(3, 12, dtype=int) * 10_000,
+        "one kind of word": np.array([[3], [0], [1]]),
+        "many words": np.stack([np.arange(20_000) % 2 + 1, np.arange(20_000) == 7]),
+        "huge": np.stack([row * 10**9, row, row * 10**12]),
+        "fractions": np.stack([row * 0.3, row + 1e-9, row * 0.0]),
+        "one document": row[None],
+    }
+    return rows[case]
+
+
+@pytest.mark.parametrize("kind", ["ctm", "lda", "iftm"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("none", "empty", "one word", "one kind of word", "many words", "huge", "fractions"),
+        "one document",
+    ],
+)
+def test_visits_of_extreme_documents_are_equal(case, kind, numba, monkeypatch) -> None:
+    """Words that no topic has are among them, whose probability is the floor."""
+    counts = counts_of(case)
+    num_words, batch = counts.shape[1], make_batch(counts)
+    model = getattr(lntm.models, kind)(4, num_words, **F64)
+    topics = np.random.default_rng(0).dirichlet(np.full(num_words, 0.01), 4)
+    topics[:, num_words // 2 + 1 :] = 0.0
+    model.topics.set_(torch.from_numpy(topics + 1e-300))
+    settings = HMCSettings(2, "prior", 3, step_size=1e-7 if case == "huge" else 0.3)
+    tolerance = 1e-7 if case == "huge" else 1e-10
+
+    def run() -> list[Tensor]:
+        chains = Chains(model, settings, batch, warmup_steps=0)
+        passed = chains.advance(2)
+        # One more at which all chains diverge, and another after it.
+        chains.step_size = chains.step_size * 1e200
+        passed += chains.advance()
+        chains.step_size = chains.step_size * 1e-200
+        passed += chains.advance()
+        assert not len(counts) or bool(passed[2][0].divergent.all())
+        return [*chains.state, *(info.accepted for info, _ in passed)]
+
+    require_equal(run, monkeypatch, tolerance)
+
+
+@pytest.mark.parametrize(("count", "compiled"), [(2.0, True), (1.5, False), (1e6, False)])
+def test_bursty_words_are_compiled_for_whole_small_counts(count, compiled, numba) -> None:
+    model = lntm.models.ctm(2, 3, bursty=True, **F64)
+    assert hmc.is_compiled(model.bind(make_batch(np.array([[1, count, 0]])))) == compiled
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["ctm", "iftm", "lda", "bursty"])
+def test_parameters_that_are_not_finite_give_equal_errors_and_divergences(
+    name, value, numba, monkeypatch
+) -> None:
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+    batch = corpus.batch(dtype=torch.float64)
+    settings = HMCSettings(2, "prior", 3, seed=3)
+    chains = Chains(model, settings, batch, 2)
+    chains.advance(2)
+    parameter = model.prior.log_concentration if name == "lda" else model.prior.loc
+    parameter.data[0] = value
+
+    def run() -> list[Tensor]:
+        with pytest.raises(NumericalError) as error:
+            Chains(model, settings, batch, 2)
+        start = {site: x.nan_to_num() for site, x in chains.latents.items()}
+        again = Chains(model, settings, batch, 2, start, chains.progress)
+        ((info, _),) = again.advance()
+        assert "finite" in str(error.value)
+        return [info.divergent, info.accepted, info.acceptance, again.state.position]
+
+    require_equal(run, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["ctm", "covariates", "laplace sources", "lda", "bursty"])
+def test_a_transition_in_single_precision_is_equal_to_rounding(name, numba, monkeypatch) -> None:
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus)).to(torch.float32)
+    batch = model.encode(corpus).batch()
+    settings = HMCSettings(2, "prior", 5, step_size=0.1, seed=3)
+
+    def run() -> list[Tensor]:
+        chains = Chains(model, settings, batch, 0)
+        ((info, _),) = chains.advance()
+        return [*chains.state, info.acceptance, info.accepted, info.divergent]
+
+    require_equal(run, monkeypatch, 1e-4)
 
 
 def fitted(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:

@@ -44,19 +44,15 @@ def _documents(
 
 
 def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A matrix with rows as :class:`numba_ops.Map` has them, and their ranges."""
-    rows, columns = (
-        -(-size // unit) * unit for size, unit in zip(matrix.shape, (4, 8), strict=True)
-    )
-    result = np.zeros((rows, columns), matrix.dtype)
-    result[: matrix.shape[0], : matrix.shape[1]] = matrix
-    # Columns of zeros in a group of 4 rows are left out at both ends, in multiples of the width.
-    used = (result.reshape(rows // 4, 4, -1, ops.WIDTH) != 0).any((1, 3)) if result.size else None
-    if used is None:
-        return result, np.zeros((2, rows // 4), np.int64)
-    first = np.where(used.any(1), used.argmax(1), 0)
-    end = np.where(used.any(1), used.shape[1] - used[:, ::-1].argmax(1), 0)
-    return result, ops.WIDTH * np.stack([first, end]).astype(np.int64)
+    """A matrix with columns as :class:`numba_ops.Map` has them, and the ranges of its rows."""
+    rows, columns = matrix.shape
+    result = np.zeros((rows, ops.padded(columns)), matrix.dtype)
+    result[:, :columns] = matrix
+    used = (result.reshape(rows, result.shape[1] // ops.WIDTH, ops.WIDTH) != 0).any(2)
+    if not rows:
+        return result, np.zeros((2, used.shape[1]), np.int64)
+    end = np.where(used.any(0), rows - used[::-1].argmax(0), 0)
+    return result, np.stack([used.argmax(0), end])
 
 
 def _chart(
@@ -72,9 +68,10 @@ def _chart(
     scale = noise.diagonal()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
+        scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
     else:
         scale = scale[:0]
-    push, pull = _padded(np.ascontiguousarray(matrix.T)), _padded(matrix)
+    push, pull = _padded(matrix), _padded(matrix.T)
     dim, exact = len(loading), np.empty((4, 0))
     log_normaliser = num_laplace * math.log(2.0) + 0.5 * (dim - num_laplace) * math.log(_TAU)
     if concentration is not None:
@@ -83,7 +80,7 @@ def _chart(
         rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha)
         exact = _array(torch.stack(rows))
     return ops.Map(
-        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale.copy(), dim, num_laplace),
+        *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),
     )
 
@@ -245,53 +242,6 @@ def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
     return result
 
 
-def transition(
-    position: Tensor,
-    log_prior: Tensor,
-    log_likelihood: Tensor,
-    gradient: Tensor,
-    momentum: Tensor,
-    acceptance_uniform: Tensor,
-    step_uniform: Tensor,
-    step_size: Tensor,
-    temperature: Tensor,
-    loc: Tensor,
-    push: Tensor,
-    pull: Tensor,
-    row_offsets: Tensor,
-    word_index: Tensor,
-    counts: Tensor,
-    lengths: Tensor,
-    words: Tensor,
-    num_steps: int,
-    jitter: float,
-    max_error: float,
-    floor: float,
-) -> tuple[Tensor, ...]:
-    """Fields of the new HMCState and of the HMCInfo of a transition."""
-    state = position.clone(), log_prior.clone(), log_likelihood.clone(), gradient.clone()
-    drawn = step_size.new_empty(0, dtype=torch.int64), momentum, acceptance_uniform, step_uniform
-    settings = False, 0, 0, num_steps, jitter, max_error, 0.0, math.inf, 1.0, 1.0, 1.0
-    outcome = visit(
-        (row_offsets, word_index, counts, lengths, words, floor),
-        (loc, push),
-        state,
-        (drawn[0], *(x[None] for x in drawn[1:])),
-        (step_size,),
-        settings,
-        1,
-        temperature,
-    )
-    acceptance, accepted, energy_error, divergent, _ = (x[0] for x in outcome)
-    return *state, acceptance, accepted, energy_error, divergent
-
-
-def drawn_by(keys: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Fields of :class:`numba_ops.Randomness` for numbers that the kernel draws by keys."""
-    none = torch.empty(0, 0, dtype=torch.float64)
-    return keys, torch.empty(0, 0, 0, dtype=dtype), none, none
-
-
 def visit(
     documents: tuple[Any, ...],
     form: tuple[Any, ...],
@@ -300,49 +250,54 @@ def visit(
     adaptation: tuple[Tensor, ...],
     settings: tuple[Any, ...],
     number: int,
-    temperature: Tensor | None = None,
-    bursts: tuple[float, Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+    bursts: tuple[float, Tensor] | None,
+    temperature: Tensor,
+    factor: Tensor | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Move chains by some transitions.
 
     Args:
-        documents: Fields of :class:`numba_ops.Documents`, as tensors.
+        documents: First five fields of :class:`numba_ops.Documents` as tensors, and the floor.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
-        state: Fields of an HMCState ``(num_chains, num_docs, ...)``, contiguous and overwritten.
-        drawn: Fields of :class:`numba_ops.Randomness`, with an axis of chains and one of documents
-            in place of the axis of rows.
+        state: Fields of an HMCState ``(num_chains, num_docs, ...)``.
+        drawn: Only the first field of :class:`numba_ops.Randomness`, or all others. Axes of chains
+            and of documents are in place of the axis of rows.
         adaptation: Fields of :class:`numba_ops.Adaptation` ``(num_chains, num_docs)``, or only the
-            first; contiguous and overwritten.
+            first.
         settings: Fields of :class:`numba_ops.Settings`.
         number: Number of transitions.
-        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures. Defaults to 1.
         bursts: Concentration and length terms ``(num_docs,)`` of a Dirichlet-multinomial
             likelihood. None for independent draws.
+        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures.
+        factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
 
     Returns:
-        Fields of :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        ``state`` and ``adaptation`` after the transitions, and the fields of
+        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
     """
     num_chains, num_docs, dim = state[0].shape
     rows = num_chains * num_docs
+    state, adaptation = (
+        tuple(x.clone(memory_format=torch.contiguous_format) for x in tensors)
+        for tensors in (state, adaptation)
+    )
     types = torch.float64, torch.bool, torch.float64, torch.bool, torch.float64
     outcome = tuple(torch.empty(number, num_chains, num_docs, dtype=dtype) for dtype in types)
     if not rows:
-        return outcome
+        return state, adaptation, outcome
     *tensors, floor = documents
     held = _documents(tensors, floor, bursts)
-    keys, momentum, *uniforms = map(_array, drawn)
-    if not len(keys):
-        momentum = momentum.reshape(number, rows, dim)
-        uniforms = [x.reshape(number, rows) for x in uniforms]
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
+    metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
     blocks = _Blocks(held, num_chains, dim)
     args = (
         held,
         _chart(*form),
         ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
-        ops.Randomness(keys.reshape(-1), momentum, *uniforms),
-        np.ones(rows) if temperature is None else _array(temperature).reshape(rows),
+        _randomness(drawn, rows, state[0].dtype),
+        _array(temperature).reshape(rows),
+        _array(metric if metric.dim() == 3 else metric[None]),
         ops.Adaptation(*sizes),
         ops.Settings(*settings),
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
@@ -352,6 +307,17 @@ def visit(
     def work(first: int, end: int) -> None:
         ops.visit(blocks.work_space(), *args, first, end)
 
-    passes = args[6].num_steps * number * (len(held.counts) * num_chains + rows * dim)
-    share(work, blocks.number, passes * held.words.shape[1])
-    return outcome
+    steps = ops.Settings(*settings).num_steps * number
+    effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
+    share(work, blocks.number, steps * effort)
+    return state, adaptation, outcome
+
+
+def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops.Randomness:
+    """Random numbers of transitions, or their keys, from the tensors of :func:`visit`."""
+    if len(drawn) == 1:
+        none = np.empty((0, 0))
+        momentum = _array(torch.empty(0, 0, 0, dtype=dtype))
+        return ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
+    numbers = (_array(x).reshape(len(x), rows, *x.shape[3:]) for x in drawn)
+    return ops.Randomness(np.empty(0, np.int64), *numbers)

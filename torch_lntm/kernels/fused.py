@@ -87,11 +87,6 @@ def advice(tensor: Tensor) -> str | None:
     return "pip install numba makes this fit about 1.5 times as fast on a CPU"
 
 
-def takes(loading: Tensor) -> bool:
-    """Whether fused transitions take a map from z to logits ``(dim, num_topics)`` of this size."""
-    return is_compiled(loading) or loading.numel() <= MAX_LOADING
-
-
 def _operations(tensor: Tensor) -> Any:
     """Module with the fused kernels for a tensor."""
     if is_compiled(tensor):
@@ -195,7 +190,7 @@ def transition(
     batch: DocumentBatch,
     floor: float,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Transition of all chains in a single launch, for standard normal z and affine logits.
+    """Transition of all chains in a single launch by Triton, for normal z and affine logits.
 
     Args:
         state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
@@ -240,7 +235,7 @@ def transition(
 
 def visit(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
-    keys: Tensor,
+    drawn: tuple[Tensor, ...],
     adaptation: tuple[Tensor, ...],
     settings: tuple[Any, ...],
     number: int,
@@ -248,15 +243,18 @@ def visit(
     words: Tensor,
     batch: DocumentBatch,
     floor: float,
-    bursts: tuple[float, Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+    bursts: tuple[float, Tensor] | None,
+    temperature: Tensor,
+    factor: Tensor | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Some transitions of all chains in a single call, by compiled kernels alone.
 
     Args:
-        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`, contiguous and overwritten.
-        keys: ``(num_chains, num_docs)`` keys of the chains' transitions.
+        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
+        drawn: Keys ``(num_chains, num_docs)`` of the chains' transitions, or the fields of a
+            :class:`~torch_lntm.sampling.hmc.Randomness` with an axis of transitions.
         adaptation: Step sizes ``(num_chains, num_docs)`` and, if they are adapted, the tensors of
-            a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`; contiguous and overwritten.
+            a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`.
         settings: Fields of :class:`torch_lntm.kernels.numba_ops.Settings`.
         number: Number of transitions.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
@@ -265,19 +263,20 @@ def visit(
         floor: Least probability of a word.
         bursts: Concentration and length terms of a Dirichlet-multinomial likelihood. None for
             independent draws.
+        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
+        factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
 
     Returns:
-        Fields of :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)``
-        each.
+        The new ``state`` and ``adaptation``, and the fields of
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
     """
     from torch_lntm.kernels import compiled
 
     _require_shapes(batch, words, state[0])
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
-    drawn = compiled.drawn_by(keys, state[0].dtype)
-    return compiled.visit(
-        (*rows, words, floor), form, state, drawn, adaptation, settings, number, bursts=bursts
-    )
+    documents = *rows, words, floor
+    options = bursts, temperature, factor
+    return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 
 def start_step(

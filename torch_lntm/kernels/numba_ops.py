@@ -8,22 +8,25 @@ topics' probabilities of the document's words twice, which is nearly all of the 
 
     s_v = φ_v·θ        g = Σ_v (c_v / s_v) φ_v
 
-The kernels therefore take one small block of documents after another, copy their words' rows of the
-topics side by side (a few hundred kB, which stay in the cache), and make all transitions of the
-block before the next. The products of a block with the map from z to the logits are small matrix
-products. Rows are padded to multiples of 8 numbers, so that loops over them are vector
-instructions without a remainder.
+The kernels therefore take one block of up to 8 documents after another, copy their words' rows of
+the topics side by side (a few hundred kB, which stay in the cache), and make all transitions of the
+block before the next. The products of a block with the map from z to the logits are products of
+small matrices.
+
+**Vectors.** Rows are padded to multiples of 8 numbers, and the loops that take most of the time are
+written with vectors of 8 numbers, :class:`Lanes`. The compiler's own vectors take twice as long
+there, since they expect longer rows.
 
 **Bits.** A document's numbers depend on nothing but the document and its keys, and sums over
 documents run in a fixed order. Results therefore have the same bits for every division of the
 documents over threads.
 
-**Rounding.** ``_FAST`` lets the compiler reorder sums, which vector instructions need, but not
-assume that numbers are finite: a NaN must reach the energy error, where it counts as a divergence.
-The elementary functions forbid even reordering, because their last bits come from its order.
+**Rounding.** The compiler may fuse products with sums, but neither reorder sums, unless a function
+allows it, nor assume that numbers are finite: a NaN must reach the energy error, where it counts as
+a divergence.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
-from numba.extending import overload
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, models, overload, register_model
+from numba.np.arrayobj import make_array
 
 Array = Any
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
 #: Arrays are views of tensors' memory, so that no reference needs counting.
 _OPTIONS: Any = {
     "nogil": True,
@@ -45,18 +49,18 @@ _OPTIONS: Any = {
     "_nrt": False,
     "no_cfunc_wrapper": True,
 }
-_kernel = njit(fastmath=_FAST, cache=True, **_OPTIONS)
+_kernel = njit(fastmath={"contract"}, cache=True, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
-_compiled = njit(fastmath=_FAST, **_OPTIONS)
-_inlined = njit(fastmath=_FAST, forceinline=True, **_OPTIONS)
-_exact = njit(fastmath={"contract"}, **_OPTIONS)
+_compiled = njit(fastmath={"contract"}, forceinline=True, **_OPTIONS)
+#: The same for sums in any order, so that they are vectors of partial sums.
+_summed = njit(fastmath={"contract", "reassoc"}, forceinline=True, **_OPTIONS)
 
-#: Rows of topics and of logits are padded to a multiple of this many numbers.
+#: Numbers of a vector. Rows are padded to a multiple of it, a document's words too, and a block has
+#: at most as many documents.
 WIDTH = 8
-#: Largest number of documents in a block, and of bytes of its words' rows of the topics. A core's
-#: second-level cache holds both.
-BLOCK_DOCS, BLOCK_BYTES = 16, 2**18
+#: Largest number of bytes of a block's rows of the topics, for a core's second-level cache.
+BLOCK_BYTES = 2**18
 #: Logit of the padding, whose exponential is 0 beside any other.
 _NOWHERE = -1e30
 _TAU = 2.0 * math.pi
@@ -94,17 +98,16 @@ class Documents(NamedTuple):
 class Map(NamedTuple):
     """Logits as a function of z = (x, e): loc + Mx + scale · e, where e may be missing.
 
-    Rows are padded with zeros to multiples of ``WIDTH``, and their number to a multiple of 4.
-    Products of four rows at a time skip the zeros before ``first`` and from ``end`` on, which
-    halves the work of a triangular M.
+    Rows are padded with zeros to multiples of ``WIDTH``. Products skip the zeros above and below
+    the others in ``WIDTH`` columns at a time, which halves the work of a triangular M.
 
     Attributes:
         loc: ``(1 or num_docs, num_topics)`` logits at z = 0.
-        push: M, a row for each topic, and ``push_range`` ``(2, rows / 4)`` with its ranges.
-        push_range: See ``push``.
-        pull: The transpose of M, a row for each component of x, with its ranges.
-        pull_range: See ``pull``.
-        scale: ``(num_topics,)``, or empty without e.
+        push: The transpose of M, a row for each component of x.
+        push_range: ``(2, columns / WIDTH)`` int64 first row and end of what is not 0.
+        pull: M, a row for each topic.
+        pull_range: As ``push_range``.
+        scale: ``(width,)`` padded with zeros, or empty without e.
         dim: Number of components of z.
         num_laplace: Number of first components of z with density ½ exp(−|z|). All others are
             standard normal.
@@ -226,13 +229,260 @@ class Outcome(NamedTuple):
     step_size: Array
 
 
+# -- vectors ---------------------------------------------------------------------------------------
+
+
+class Lanes(types.Type):  # type: ignore[misc]
+    """Numba's type of a vector of ``WIDTH`` numbers, which lies in one or two registers."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    """A vector of LLVM."""
+
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        item = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(item, WIDTH))
+
+
+def _place(context, builder, signature, args):
+    """Pointer to an array's number at an index i or (i, k), the first two arguments."""
+    array = make_array(signature.args[0])(context, builder, args[0])
+    if signature.args[1] == types.intp:
+        return builder.gep(array.data, [args[1]])
+    row, column = (builder.extract_value(args[1], axis) for axis in range(2))
+    offset = builder.mul(row, builder.extract_value(array.strides, 0))
+    start = builder.ptrtoint(array.data, offset.type)
+    start = builder.inttoptr(builder.add(start, offset), array.data.type)
+    return builder.gep(start, [column])
+
+
+def _lanes_of(array, index):
+    """Type of an array's lanes, and of an index of one number or two."""
+    pair = isinstance(index, types.BaseTuple)
+    return Lanes(array.dtype), types.UniTuple(types.intp, 2) if pair else types.intp
+
+
+def _shuffled(builder, x, y, order):
+    """Numbers of two vectors, those of y after those of x, in another order."""
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), order))
+
+
+def _repeated(builder, x):
+    """A vector of the same number."""
+    empty = ir.Constant(ir.VectorType(x.type, WIDTH), ir.Undefined)
+    first = builder.insert_element(empty, x, ir.Constant(ir.IntType(32), 0))
+    return _shuffled(builder, first, first, [0] * WIDTH)
+
+
+@intrinsic
+def _load(typing, array, index):
+    """Numbers of an array from an index on."""
+    lanes, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        place = _place(context, builder, signature, args)
+        vector = context.get_value_type(lanes)
+        loaded = builder.load(builder.bitcast(place, vector.as_pointer()))
+        loaded.align = array.dtype.bitwidth // 8
+        return loaded
+
+    return lanes(array, index), code
+
+
+@intrinsic
+def _store(typing, array, index, lanes):
+    """Write lanes to an array from an index on."""
+    _, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        place = _place(context, builder, signature, args)
+        stored = builder.store(args[2], builder.bitcast(place, args[2].type.as_pointer()))
+        stored.align = array.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return types.none(array, index, lanes), code
+
+
+@intrinsic
+def _spread(typing, array, index):
+    """Lanes of the same number of an array."""
+    lanes, index = _lanes_of(array, index)
+
+    def code(context, builder, signature, args):
+        return _repeated(builder, builder.load(_place(context, builder, signature, args)))
+
+    return lanes(array, index), code
+
+
+@intrinsic
+def _lanes(typing, x):
+    """Lanes of the same number."""
+
+    def code(context, builder, signature, args):
+        return _repeated(builder, args[0])
+
+    return Lanes(x)(x), code
+
+
+@intrinsic
+def _fma(typing, x, y, z):
+    """Lanes z + xy, in this order, so that a chain of sums stays one of several."""
+
+    def code(context, builder, signature, args):
+        product = builder.fmul(*args[:2], flags=("contract",))
+        return builder.fadd(product, args[2], flags=("contract",))
+
+    return x(x, y, z), code
+
+
+@intrinsic
+def _total(typing, x, y):
+    """Lanes x + y."""
+
+    def code(context, builder, signature, args):
+        return builder.fadd(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
+def _product_of(typing, x, y):
+    """Lanes xy."""
+
+    def code(context, builder, signature, args):
+        return builder.fmul(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
+def _quotient(typing, x, y):
+    """Lanes x / y."""
+
+    def code(context, builder, signature, args):
+        return builder.fdiv(*args)
+
+    return x(x, y), code
+
+
+@intrinsic
+def _larger(typing, x, y):
+    """The larger numbers of x and y, and x where it is NaN."""
+
+    def code(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", *args), args[1], args[0])
+
+    return x(x, y), code
+
+
+@intrinsic
+def _above(typing, x, least, value):
+    """Lanes of ``value``, and of 0 where x is at most ``least``."""
+
+    def code(context, builder, signature, args):
+        zero = ir.Constant(args[2].type, None)
+        return builder.select(builder.fcmp_ordered("<=", *args[:2]), zero, args[2])
+
+    return x(x, x, x), code
+
+
+@intrinsic
+def _power(typing, shifted):
+    """2ⁿ, for a whole number n that was added to 1.5 × 2²³, or to 1.5 × 2⁵² in float64."""
+    bits, mantissa = shifted.dtype.bitwidth, 23 if shifted.dtype.bitwidth == 32 else 52
+
+    def code(context, builder, signature, args):
+        whole = ir.VectorType(ir.IntType(bits), WIDTH)
+        one = (2 ** (bits - mantissa - 2) - 1) << mantissa
+        exponent = builder.shl(
+            builder.bitcast(args[0], whole), ir.Constant(whole, [mantissa] * WIDTH)
+        )
+        return builder.bitcast(
+            builder.add(exponent, ir.Constant(whole, [one] * WIDTH)), args[0].type
+        )
+
+    return shifted(shifted), code
+
+
+def _folded_code(context, builder, signature, args, fold):
+    """A vector's numbers folded into one."""
+    rest = args[0]
+    for half in (4, 2, 1):
+        order = [(i + half) % WIDTH for i in range(WIDTH)]
+        rest = fold(rest, _shuffled(builder, rest, rest, order))
+    return builder.extract_element(rest, ir.Constant(ir.IntType(32), 0))
+
+
+@intrinsic
+def _added_squares(typing, x, total):
+    """Lanes total + x², in float64."""
+    double = Lanes(types.float64)
+
+    def code(context, builder, signature, args):
+        vector = context.get_value_type(double)
+        wide = args[0] if args[0].type == vector else builder.fpext(args[0], vector)
+        return builder.fadd(builder.fmul(wide, wide), args[1])
+
+    return double(x, double), code
+
+
+@intrinsic
+def _largest(typing, x):
+    """The largest number of x."""
+
+    def code(context, builder, signature, args):
+        def fold(x, y):
+            return builder.select(builder.fcmp_ordered("<", x, y), y, x)
+
+        return _folded_code(context, builder, signature, args, fold)
+
+    return x.dtype(x), code
+
+
+@intrinsic
+def _sum(typing, x):
+    """The sum of the numbers of x."""
+
+    def code(context, builder, signature, args):
+        return _folded_code(context, builder, signature, args, builder.fadd)
+
+    return x.dtype(x), code
+
+
+#: Order in which pairs of vectors become one with sums of 2, 4 and 8 numbers of each. The other
+#: terms of these sums are 1, 2 and 4 places further on.
+_PAIRS = (0, 8, 2, 10, 4, 12, 6, 14), (0, 1, 8, 9, 4, 5, 12, 13), (0, 1, 2, 3, 8, 9, 10, 11)
+
+
+@intrinsic
+def _sums(typing, a, b, c, d, e, f, g, h):
+    """Lanes of the sums of eight vectors."""
+
+    def code(context, builder, signature, args):
+        rest = list(args)
+        for number, order in enumerate(_PAIRS):
+            others = [i + 2**number for i in order]
+            rest = [
+                builder.fadd(_shuffled(builder, *pair, order), _shuffled(builder, *pair, others))
+                for pair in zip(rest[::2], rest[1::2], strict=True)
+            ]
+        return rest[0]
+
+    return a(a, b, c, d, e, f, g, h), code
+
+
 # -- elementary functions --------------------------------------------------------------------------
 #
 # The library's exp and log take one number at a time. These are polynomials without branches, so
 # that loops over them become vector instructions: 0.3 ns a number rather than 2.5.
 
 
-@_exact
+@_compiled
 def _exp_single(x):
     """e^x to 1.2e-7 relative, 0 below −87, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
     lowest = np.float32(-87.0)
@@ -250,7 +500,7 @@ def _exp_single(x):
     return p * power if x > lowest else (np.float32(0.0) if x <= lowest else x)
 
 
-@_exact
+@_compiled
 def _exp_double(x):
     """e^x to rounding, 0 below −708, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
     y = x if x > -708.0 else -708.0
@@ -273,7 +523,51 @@ def _exp_double(x):
     return p * power + power if x > -708.0 else (0.0 if x <= -708.0 else x)
 
 
-@_exact
+@_compiled
+def _exp_lanes_single(x):
+    """:func:`_exp_single` of lanes."""
+    lowest, shift = _lanes(np.float32(-87.0)), np.float32(12582912.0)
+    y = _larger(x, lowest)
+    shifted = _fma(y, _lanes(np.float32(1.4426950408889634)), _lanes(shift))
+    n = _total(shifted, _lanes(-shift))
+    r = _fma(n, _lanes(np.float32(-0.693359375)), y)
+    r = _fma(n, _lanes(np.float32(2.12194440e-4)), r)
+    one = _lanes(np.float32(1.0))
+    p = _fma(_lanes(np.float32(1.9875691500e-4)), r, _lanes(np.float32(1.3981999507e-3)))
+    p = _fma(p, r, _lanes(np.float32(8.3334519073e-3)))
+    p = _fma(p, r, _lanes(np.float32(4.1665795894e-2)))
+    p = _fma(p, r, _lanes(np.float32(1.6666665459e-1)))
+    p = _fma(p, r, _lanes(np.float32(5.0000001201e-1)))
+    p = _fma(_fma(p, r, one), r, one)
+    return _above(x, lowest, _product_of(p, _power(shifted)))
+
+
+@_compiled
+def _exp_lanes_double(x):
+    """:func:`_exp_double` of lanes."""
+    lowest, shift = _lanes(-708.0), 6755399441055744.0
+    y = _larger(x, lowest)
+    shifted = _fma(y, _lanes(1.4426950408889634), _lanes(shift))
+    n = _total(shifted, _lanes(-shift))
+    r = _fma(n, _lanes(-6.93147180369123816490e-01), y)
+    r = _fma(n, _lanes(-1.90821492927058770002e-10), r)
+    one = _lanes(1.0)
+    p = _fma(_lanes(1.0 / 6227020800.0), r, _lanes(1.0 / 479001600.0))
+    p = _fma(p, r, _lanes(1.0 / 39916800.0))
+    p = _fma(p, r, _lanes(1.0 / 3628800.0))
+    p = _fma(p, r, _lanes(1.0 / 362880.0))
+    p = _fma(p, r, _lanes(1.0 / 40320.0))
+    p = _fma(p, r, _lanes(1.0 / 5040.0))
+    p = _fma(p, r, _lanes(1.0 / 720.0))
+    p = _fma(p, r, _lanes(1.0 / 120.0))
+    p = _fma(p, r, _lanes(1.0 / 24.0))
+    p = _fma(p, r, _lanes(1.0 / 6.0))
+    p = _fma(p, r, _lanes(0.5))
+    p = _fma(_fma(p, r, one), r, one)
+    return _above(x, lowest, _product_of(p, _power(shifted)))
+
+
+@_compiled
 def _log_single(x):
     """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
     bits = np.float32(x).view(np.int32)
@@ -292,7 +586,7 @@ def _log_single(x):
     return value if x == x else x
 
 
-@_exact
+@_compiled
 def _log_double(x):
     """Logarithm to rounding, for positive normal x and NaN (*fdlibm, log*)."""
     bits = np.float64(x).view(np.int64)
@@ -317,7 +611,7 @@ def _log_double(x):
 
 
 def _exp(x):
-    """e^x of a number of either type."""
+    """e^x of a number or of lanes, of either type."""
 
 
 def _log(x):
@@ -326,6 +620,9 @@ def _log(x):
 
 @overload(_exp, inline="always")
 def _exp_of(x):
+    if isinstance(x, Lanes):
+        single = x.dtype.bitwidth == 32
+        return (lambda x: _exp_lanes_single(x)) if single else (lambda x: _exp_lanes_double(x))
     if x.bitwidth == 32:
         return lambda x: _exp_single(x)
     return lambda x: _exp_double(x)
@@ -345,7 +642,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _12, _27, _30, _31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
-@_exact
+@_compiled
 def _mixed(bits):
     """SplitMix64's output function of unsigned bits; see :mod:`torch_lntm.noise`."""
     bits = (bits ^ (bits >> _30)) * _FIRST
@@ -353,19 +650,19 @@ def _mixed(bits):
     return bits ^ (bits >> _31)
 
 
-@_exact
+@_compiled
 def _folded(key, number):
     """New key of a key and a number, as :func:`torch_lntm.noise.fold_in`."""
     return _mixed(key + np.uint64(number + 1) * _INCREMENT)
 
 
-@_exact
+@_compiled
 def _uniform(key, number):
     """Uniform number of a key at an index, to the bit that of :func:`torch_lntm.noise.uniform`."""
     return (np.float64(np.int64(_folded(key, number) >> _12)) + 0.5) * 2.220446049250313e-16
 
 
-@_exact
+@_compiled
 def _circle(turn):
     """Cosine and sine of 2π × turn for a turn in (0, 1), to 1e-15.
 
@@ -398,7 +695,7 @@ def _circle(turn):
     return cosine, sine
 
 
-@_exact
+@_compiled
 def _fill_normal(key, size, into):
     """Write standard normal numbers of a key into the first ``size`` places, by Box and Muller.
 
@@ -442,44 +739,36 @@ def normal(keys, numbers):
 
 
 @_compiled
-def _product(x, matrix, ranges, num_rows, result):
-    """Products x · matrixᵀ ``(num_rows, rows of the matrix)`` of padded rows.
-
-    Tiles of 4 rows of x and 4 of the matrix have their 16 sums in registers, so that a number read
-    is used four times.
+def _product(x, matrix, ranges, result):
+    """Products x · matrix of ``WIDTH`` rows.
 
     Args:
-        x: ``(>= num_rows, columns of the matrix)``.
-        matrix: Rows in a multiple of 4.
-        ranges: ``(2, rows / 4)`` columns outside of which 4 rows of the matrix are 0.
-        num_rows: Multiple of 4.
-        result: Overwritten.
+        x: ``(WIDTH, >= rows of the matrix)``.
+        matrix: ``(rows, columns)``, with padded columns.
+        ranges: ``(2, columns / WIDTH)`` rows outside of which these columns are 0.
+        result: ``(WIDTH, >= columns)``, overwritten.
     """
-    zero = x.dtype.type(0)
-    for tile in range(matrix.shape[0] // 4):
-        k = 4 * tile
-        m0, m1, m2, m3 = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
-        # An unsigned index cannot count from the end, and needs no check for that.
-        first, end = np.uint64(ranges[0, tile]), np.uint64(ranges[1, tile])
-        for row in range(0, num_rows, 4):
-            x0, x1, x2, x3 = x[row], x[row + 1], x[row + 2], x[row + 3]
-            a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = zero
-            a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = zero
-            for j in range(first, end):
-                y0, y1, y2, y3 = m0[j], m1[j], m2[j], m3[j]
-                b0, b1, b2, b3 = x0[j], x1[j], x2[j], x3[j]
-                a00, a01, a02, a03 = a00 + b0 * y0, a01 + b0 * y1, a02 + b0 * y2, a03 + b0 * y3
-                a10, a11, a12, a13 = a10 + b1 * y0, a11 + b1 * y1, a12 + b1 * y2, a13 + b1 * y3
-                a20, a21, a22, a23 = a20 + b2 * y0, a21 + b2 * y1, a22 + b2 * y2, a23 + b2 * y3
-                a30, a31, a32, a33 = a30 + b3 * y0, a31 + b3 * y1, a32 + b3 * y2, a33 + b3 * y3
-            r0, r1, r2, r3 = result[row], result[row + 1], result[row + 2], result[row + 3]
-            r0[k], r0[k + 1], r0[k + 2], r0[k + 3] = a00, a01, a02, a03
-            r1[k], r1[k + 1], r1[k + 2], r1[k + 3] = a10, a11, a12, a13
-            r2[k], r2[k + 1], r2[k + 2], r2[k + 3] = a20, a21, a22, a23
-            r3[k], r3[k + 1], r3[k + 2], r3[k + 3] = a30, a31, a32, a33
+    none = _lanes(x.dtype.type(0))
+    for tile in range(ranges.shape[1]):
+        k = WIDTH * tile
+        a = b = c = d = e = f = g = h = none
+        for j in range(ranges[0, tile], ranges[1, tile]):
+            row = _load(matrix, (j, k))
+            a, b = _fma(_spread(x, (0, j)), row, a), _fma(_spread(x, (1, j)), row, b)
+            c, d = _fma(_spread(x, (2, j)), row, c), _fma(_spread(x, (3, j)), row, d)
+            e, f = _fma(_spread(x, (4, j)), row, e), _fma(_spread(x, (5, j)), row, f)
+            g, h = _fma(_spread(x, (6, j)), row, g), _fma(_spread(x, (7, j)), row, h)
+        _store(result, (0, k), a)
+        _store(result, (1, k), b)
+        _store(result, (2, k), c)
+        _store(result, (3, k), d)
+        _store(result, (4, k), e)
+        _store(result, (5, k), f)
+        _store(result, (6, k), g)
+        _store(result, (7, k), h)
 
 
-@_compiled
+@_summed
 def _slope(count, s, concentration):
     """Derivative of a Dirichlet-multinomial's term in s: a (ψ(c + a s) − ψ(a s))."""
     rate, total = concentration * np.float64(s), 0.0
@@ -489,54 +778,63 @@ def _slope(count, s, concentration):
 
 
 @_compiled
-def _words_pass(rows, counts, first, end, documents, theta, s, gradient):
-    """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, in one pass.
+def _words_pass(block, documents, first, end, row):
+    """Probabilities s of a document's words, c / s, and slope g = Σ_v (c_v / s_v) φ_v.
 
     For a Dirichlet-multinomial, :func:`_slope` takes the place of c / s.
 
-    Four words at a time, whose rows are still in the first-level cache when they are used again.
-
     Args:
-        rows: ``(.., width)`` rows φ_v of the words; the document's are ``first:end``, a multiple
-            of 4. Padding has the count 0 and zeros.
-        counts: Counts c of the rows.
-        first: First row.
-        end: End of the rows.
+        block: :class:`Block`; its ``s``, ``ratio`` and ``slope`` are overwritten.
         documents: :class:`Documents`.
-        theta: ``(width,)``.
-        s: Overwritten from ``first`` to ``end``.
-        gradient: ``(width,)``, overwritten.
+        first: First of the document's words in the block.
+        end: End of the words.
+        row: Row of theta and of the slope.
     """
-    width, a, cast = len(theta), documents.concentration, theta.dtype.type
-    bursty, zero, floor = a < math.inf, cast(0), cast(documents.floor)
-    for k in range(width):
-        gradient[k] = zero
-    for i in range(first, end, 4):
-        p0, p1, p2, p3 = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
-        s0 = s1 = s2 = s3 = zero
-        for k in range(width):
-            t = theta[k]
-            s0 += p0[k] * t
-            s1 += p1[k] * t
-            s2 += p2[k] * t
-            s3 += p3[k] * t
-        # Unlike a maximum, this keeps a NaN.
-        s0 = floor if s0 < floor else s0
-        s1 = floor if s1 < floor else s1
-        s2 = floor if s2 < floor else s2
-        s3 = floor if s3 < floor else s3
-        s[i], s[i + 1], s[i + 2], s[i + 3] = s0, s1, s2, s3
-        c0, c1, c2, c3 = counts[i], counts[i + 1], counts[i + 2], counts[i + 3]
-        if bursty:
-            r0, r1 = cast(_slope(c0, s0, a)), cast(_slope(c1, s1, a))
-            r2, r3 = cast(_slope(c2, s2, a)), cast(_slope(c3, s3, a))
-        else:
-            r0, r1, r2, r3 = c0 / s0, c1 / s1, c2 / s2, c3 / s3
-        for k in range(width):
-            gradient[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+    rows, theta, gradient = block.words, block.theta, block.slope
+    counts, s, ratio = block.counts, block.s, block.ratio
+    width, a, cast = rows.shape[1], documents.concentration, theta.dtype.type
+    none, floor = _lanes(cast(0)), _lanes(cast(documents.floor))
+    for i in range(first, end, WIDTH):
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
+        for k in range(0, width, WIDTH):
+            t = _load(theta, (row, k))
+            s0, s1 = _fma(_load(rows, (i, k)), t, s0), _fma(_load(rows, (i + 1, k)), t, s1)
+            s2, s3 = _fma(_load(rows, (i + 2, k)), t, s2), _fma(_load(rows, (i + 3, k)), t, s3)
+            s4, s5 = _fma(_load(rows, (i + 4, k)), t, s4), _fma(_load(rows, (i + 5, k)), t, s5)
+            s6, s7 = _fma(_load(rows, (i + 6, k)), t, s6), _fma(_load(rows, (i + 7, k)), t, s7)
+        # A NaN stays.
+        probability = _larger(_sums(s0, s1, s2, s3, s4, s5, s6, s7), floor)
+        _store(s, i, probability)
+        _store(ratio, i, _quotient(_load(counts, i), probability))
+    if a < math.inf:
+        for i in range(first, end):
+            ratio[i] = cast(_slope(counts[i], s[i], a))
+    for k in range(0, width, WIDTH):
+        _store(gradient, (row, k), none)
+    for i in range(first, end, WIDTH):
+        r0, r1, r2, r3 = (
+            _spread(ratio, i),
+            _spread(ratio, i + 1),
+            _spread(ratio, i + 2),
+            _spread(ratio, i + 3),
+        )
+        r4, r5, r6, r7 = (
+            _spread(ratio, i + 4),
+            _spread(ratio, i + 5),
+            _spread(ratio, i + 6),
+            _spread(ratio, i + 7),
+        )
+        for k in range(0, width, WIDTH):
+            # Two chains of sums, which the processor makes at the same time.
+            x, y = _load(gradient, (row, k)), none
+            x, y = _fma(_load(rows, (i, k)), r0, x), _fma(_load(rows, (i + 4, k)), r4, y)
+            x, y = _fma(_load(rows, (i + 1, k)), r1, x), _fma(_load(rows, (i + 5, k)), r5, y)
+            x, y = _fma(_load(rows, (i + 2, k)), r2, x), _fma(_load(rows, (i + 6, k)), r6, y)
+            x, y = _fma(_load(rows, (i + 3, k)), r3, x), _fma(_load(rows, (i + 7, k)), r7, y)
+            _store(gradient, (row, k), _total(x, y))
 
 
-@_compiled
+@_summed
 def _log_likelihood(counts, s, first, end, concentration):
     """Σ_v c_v log s_v, or Σ_v log Γ(c_v + a s_v) / Γ(a s_v); summed in float64."""
     total = 0.0
@@ -553,28 +851,30 @@ def _log_likelihood(counts, s, first, end, concentration):
 
 
 @_compiled
-def _softmax_(logits):
-    """Softmax of padded logits, in place."""
-    most = logits[0]
-    for x in logits:
-        most = x if x > most else most
-    total = logits.dtype.type(0)
-    for k in range(len(logits)):
-        e = _exp(logits[k] - most)
-        logits[k] = e
-        total += e
-    inverse = logits.dtype.type(1) / total
-    for k in range(len(logits)):
-        logits[k] *= inverse
+def _softmax_(logits, row):
+    """Softmax of a row of padded logits, in place."""
+    width = logits.shape[1]
+    most = _load(logits, (row, 0))
+    for k in range(WIDTH, width, WIDTH):
+        most = _larger(most, _load(logits, (row, k)))
+    one = logits.dtype.type(1)
+    lowest, total = _lanes(-_largest(most)), _lanes(one - one)
+    for k in range(0, width, WIDTH):
+        e = _exp(_total(_load(logits, (row, k)), lowest))
+        _store(logits, (row, k), e)
+        total = _total(total, e)
+    inverse = _lanes(one / _sum(total))
+    for k in range(0, width, WIDTH):
+        _store(logits, (row, k), _product_of(_load(logits, (row, k)), inverse))
 
 
 @_compiled
-def _square(x):
-    """|x|² in float64."""
-    total = 0.0
-    for i in range(len(x)):
-        total += np.float64(x[i]) * np.float64(x[i])
-    return total
+def _square(x, row):
+    """Square norm of a padded row, in float64."""
+    total = _lanes(0.0)
+    for k in range(0, x.shape[1], WIDTH):
+        total = _added_squares(_load(x, (row, k)), total)
+    return _sum(total)
 
 
 # -- blocks of documents ---------------------------------------------------------------------------
@@ -583,22 +883,31 @@ def _square(x):
 class Block(NamedTuple):
     """Work space of one thread for a block of documents; rows are chains of documents.
 
+    Rows of z, and of what is alike, have zeros behind their ``dim`` numbers.
+
     Attributes:
         words: ``(.., width)`` rows of the topics of all words of the block.
         counts: Counts of these words.
         s: Probabilities of these words.
+        ratio: Their counts divided by these.
         begin: First of the words of a row.
         end: End of the words of a row.
         row: Number of a row in the state of all chains.
+        loc: ``(rows, width)`` logits at z = 0.
         theta: ``(rows, width)`` logits, and then proportions.
         slope: ``(rows, width)`` gradients in the logits.
-        z: ``(rows, padded dim)`` proposals.
-        r: ``(rows, padded dim)`` momenta.
-        g: ``(rows, padded dim)`` gradients of the log likelihood at the proposals.
-        h: ``(rows, padded dim)`` gradients of the log prior at the proposals.
-        bend: ``(padded dim,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
+        z: ``(rows, depth)`` proposals.
+        r: ``(rows, depth)`` momenta.
+        g: ``(rows, depth)`` gradients of the log likelihood at the proposals.
+        h: ``(rows, depth)`` gradients of the log prior at the proposals.
+        position: ``(rows, depth)`` z of the chains.
+        gradient: ``(rows, depth)`` gradients of the log likelihood there.
+        prior: ``(rows,)`` float64 log density of the prior there.
+        likelihood: ``(rows,)`` float64 log likelihood there.
+        bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
         draws: ``(dim,)`` float64 normal numbers.
         epsilon: ``(rows,)`` step sizes, in the type of z.
+        weight: ``(rows,)`` inverse temperatures, in the type of z.
         value: ``(rows,)`` float64 log likelihood at the proposals.
         kinetic: ``(rows,)`` float64 |r|² at the start.
         chance: ``(rows,)`` float64 uniform numbers for the acceptance.
@@ -607,18 +916,25 @@ class Block(NamedTuple):
     words: Array
     counts: Array
     s: Array
+    ratio: Array
     begin: Array
     end: Array
     row: Array
+    loc: Array
     theta: Array
     slope: Array
     z: Array
     r: Array
     g: Array
     h: Array
+    position: Array
+    gradient: Array
+    prior: Array
+    likelihood: Array
     bend: Array
     draws: Array
     epsilon: Array
+    weight: Array
     value: Array
     kinetic: Array
     chance: Array
@@ -626,7 +942,8 @@ class Block(NamedTuple):
 
 def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
     """Work space for blocks of at most ``num_words`` padded words."""
-    width, depth, rows = padded(num_topics), padded(max(dim, 1)), BLOCK_DOCS
+    # The last numbers of z, one for each topic in a factor space, are read with their padding.
+    width, depth, rows = padded(num_topics), padded(max(dim, 1)) + WIDTH, WIDTH
 
     def zeros(*shape: int, dtype: Any = dtype) -> Array:
         return np.zeros(shape, dtype)
@@ -635,18 +952,25 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         words=zeros(num_words, width),
         counts=zeros(num_words),
         s=zeros(num_words),
+        ratio=zeros(num_words),
         begin=zeros(rows, dtype=np.int64),
         end=zeros(rows, dtype=np.int64),
         row=zeros(rows, dtype=np.int64),
+        loc=np.full((rows, width), _NOWHERE, dtype),
         theta=zeros(rows, width),
         slope=zeros(rows, width),
         z=zeros(rows, depth),
         r=zeros(rows, depth),
         g=zeros(rows, depth),
         h=zeros(rows, depth),
+        position=zeros(rows, depth),
+        gradient=zeros(rows, depth),
+        prior=zeros(rows, dtype=np.float64),
+        likelihood=zeros(rows, dtype=np.float64),
         bend=zeros(depth),
         draws=zeros(dim, dtype=np.float64),
         epsilon=zeros(rows),
+        weight=zeros(rows),
         value=zeros(rows, dtype=np.float64),
         kinetic=zeros(rows, dtype=np.float64),
         chance=zeros(rows, dtype=np.float64),
@@ -678,9 +1002,9 @@ def divide(row_offsets, num_chains, most_words, offsets):
     num_blocks, longest, size, first = 0, 0, 0, 0
     for item in range(num_docs * num_chains):
         doc = item // num_chains
-        own = (row_offsets[doc + 1] - row_offsets[doc] + 3) // 4 * 4
+        own = (row_offsets[doc + 1] - row_offsets[doc] + WIDTH - 1) // WIDTH * WIDTH
         is_new = item % num_chains == 0
-        if item > first and (item - first == BLOCK_DOCS or size + is_new * own > most_words):
+        if item > first and (item - first == WIDTH or size + is_new * own > most_words):
             num_blocks += 1
             offsets[num_blocks] = first = item
             size, is_new = 0, True
@@ -694,8 +1018,8 @@ def divide(row_offsets, num_chains, most_words, offsets):
 
 
 @_compiled
-def _load(block, documents, num_chains, first, end):
-    """Copy the words of the items ``first:end`` into a block."""
+def _fill(block, documents, num_chains, loc, first, end):
+    """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
     num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
     at, last, begin = 0, -1, 0
     for item in range(first, end):
@@ -708,7 +1032,7 @@ def _load(block, documents, num_chains, first, end):
                     target[k] = source[k]
                 block.counts[at] = documents.counts[entry]
                 at += 1
-            while at % 4:
+            while at % WIDTH:
                 block.words[at, :] = 0
                 block.counts[at] = 0
                 at += 1
@@ -716,6 +1040,10 @@ def _load(block, documents, num_chains, first, end):
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc
+        if len(loc):
+            mean = loc[0 if len(loc) == 1 else doc]
+            for k in range(len(mean)):
+                block.loc[i, k] = mean[k]
 
 
 # -- priors ----------------------------------------------------------------------------------------
@@ -740,86 +1068,93 @@ def _log_gamma(z, gamma, k):
 
 
 @_compiled
-def _prior_gradient(chart, z, h, bend):
+def _prior_gradient(chart, block, i):
     """Gradient h of the log prior at z; for Dirichlet priors also the slopes of the logits."""
+    z, h = block.z, block.h
     if chart.gamma.shape[1]:
         # e^x stays finite, and the energy of a chain so far out is large enough to be rejected.
         most = z.dtype.type(80)
         for k in range(chart.dim):
-            value, slope, curvature = _log_gamma(z[k], chart.gamma, k)
+            value, slope, curvature = _log_gamma(z[i, k], chart.gamma, k)
             excess = chart.gamma[0, k] - _exp(value if value < most else most)
-            h[k] = excess * slope + curvature / slope
-            bend[k] = slope
+            h[i, k] = excess * slope + curvature / slope
+            block.bend[k] = slope
         return
-    for k in range(len(z)):
-        h[k] = -z[k]
+    minus = _lanes(z.dtype.type(-1))
+    for k in range(0, z.shape[1], WIDTH):
+        _store(h, (i, k), _product_of(minus, _load(z, (i, k))))
     for k in range(chart.num_laplace):
-        h[k] = np.sign(-z[k])
+        h[i, k] = np.sign(-z[i, k])
 
 
 @_compiled
-def _log_prior(chart, z):
-    """Log density of z, nats, in float64."""
+def _log_prior(chart, z, i):
+    """Log density of a row of z, nats, in float64."""
     if chart.gamma.shape[1]:
         double, total = chart.exact, 0.0
-        for k in range(len(z)):
-            value, slope, _ = _log_gamma(np.float64(z[k]), double, k)
+        for k in range(chart.dim):
+            value, slope, _ = _log_gamma(np.float64(z[i, k]), double, k)
             total += double[0, k] * value - math.exp(value) + math.log(slope)
         return total - chart.log_normaliser
-    size, total = chart.num_laplace, 0.0
-    for k in range(size):
-        total += abs(np.float64(z[k]))
-    return -0.5 * _square(z[size:]) - total - chart.log_normaliser
+    total = -0.5 * _square(z, i)
+    for k in range(chart.num_laplace):
+        x = np.float64(z[i, k])
+        total += 0.5 * x * x - abs(x)
+    return total - chart.log_normaliser
 
 
 @_compiled
-def _logits(chart, z, mean, num_topics, logits):
-    """Complete the products of a row of z with M to its logits, with padding."""
-    scale = chart.scale
-    offset = chart.dim - num_topics
+def _logits(chart, block, i):
+    """Complete the products of a row of z with M to its logits."""
+    logits = block.theta
     if chart.gamma.shape[1]:
-        for k in range(num_topics):
-            logits[k] = _log_gamma(z[k], chart.gamma, k)[0]
-    else:
-        for k in range(num_topics):
-            logits[k] += mean[k]
-        for k in range(len(scale)):
-            logits[k] += scale[k] * z[offset + k]
-    for k in range(num_topics, len(logits)):
-        logits[k] = _NOWHERE
+        for k in range(chart.dim):
+            logits[i, k] = _log_gamma(block.z[i, k], chart.gamma, k)[0]
+        for k in range(chart.dim, logits.shape[1]):
+            logits[i, k] = _NOWHERE
+        return
+    offset = len(chart.push)
+    for k in range(0, logits.shape[1], WIDTH):
+        x = _total(_load(logits, (i, k)), _load(block.loc, (i, k)))
+        if k < len(chart.scale):
+            x = _fma(_load(chart.scale, k), _load(block.z, (i, offset + k)), x)
+        _store(logits, (i, k), x)
 
 
 @_compiled
 def _evaluate(block, documents, chart, num_rows, with_value):
     """Gradients of log likelihood and log prior at the block's z, and the value if asked."""
-    num_topics, num_docs = documents.words.shape[1], len(documents.lengths)
-    a, shared = documents.concentration, chart.loc.shape[0] == 1
-    rows = (num_rows + 3) // 4 * 4
-    theta, slope, z = block.theta, block.slope, block.z
-    _product(z, chart.push, chart.push_range, rows, theta)
+    num_docs, a = len(documents.lengths), documents.concentration
+    cast, theta, slope = block.z.dtype.type, block.theta, block.slope
+    width = theta.shape[1]
+    _product(block.z, chart.push, chart.push_range, theta)
     for i in range(num_rows):
         doc, begin, end = block.row[i] % num_docs, block.begin[i], block.end[i]
-        own, g = theta[i], slope[i]
-        _logits(chart, z[i], chart.loc[0 if shared else doc], num_topics, own)
-        _softmax_(own)
-        _words_pass(block.words, block.counts, begin, end, documents, own, block.s, g)
-        tokens = documents.lengths[doc]
-        for k in range(len(own)):
-            g[k] *= own[k]
+        _logits(chart, block, i)
+        _softmax_(theta, i)
+        _words_pass(block, documents, begin, end, i)
+        total = _lanes(cast(0))
+        for k in range(0, width, WIDTH):
+            g = _product_of(_load(slope, (i, k)), _load(theta, (i, k)))
+            _store(slope, (i, k), g)
+            total = _total(total, g)
+        lost = -documents.lengths[doc]
         if a < math.inf:
-            tokens = g.sum()
-        for k in range(len(own)):
-            g[k] -= tokens * own[k]
+            lost = -_sum(total)
+        for k in range(0, width, WIDTH):
+            g = _fma(_lanes(lost), _load(theta, (i, k)), _load(slope, (i, k)))
+            _store(slope, (i, k), g)
         if with_value:
             block.value[i] = _log_likelihood(block.counts, block.s, begin, end, a)
             if a < math.inf:
                 block.value[i] += documents.length_terms[doc]
-    _product(slope, chart.pull, chart.pull_range, rows, block.g)
-    offset = chart.dim - num_topics
+    _product(slope, chart.pull, chart.pull_range, block.g)
+    offset = len(chart.push)
     for i in range(num_rows):
-        _prior_gradient(chart, z[i], block.h[i], block.bend)
-        for k in range(len(chart.scale)):
-            block.g[i, offset + k] = chart.scale[k] * slope[i, k]
+        _prior_gradient(chart, block, i)
+        for k in range(0, len(chart.scale), WIDTH):
+            g = _product_of(_load(chart.scale, k), _load(slope, (i, k)))
+            _store(block.g, (i, offset + k), g)
         for k in range(chart.gamma.shape[1]):
             block.g[i, k] = block.bend[k] * slope[i, k]
 
@@ -828,20 +1163,43 @@ def _evaluate(block, documents, chart, num_rows, with_value):
 
 
 @_compiled
-def _start(block, documents, chart, state, num_rows):
-    """Densities and gradients where the chains of a block start."""
-    for i in range(num_rows):
-        position = state.position[block.row[i]]
-        for k in range(len(position)):
-            block.z[i, k] = position[k]
-    _evaluate(block, documents, chart, num_rows, True)
+def _read(numbers, row, into, i):
+    """Copy a row of numbers into a padded row of a block."""
+    for k in range(numbers.shape[1]):
+        into[i, k] = numbers[row, k]
+
+
+@_compiled
+def _start(block, state, temperature, num_rows):
+    """Read the state of the chains of a block."""
     for i in range(num_rows):
         row = block.row[i]
-        state.log_prior[row] = _log_prior(chart, state.position[row])
-        state.log_likelihood[row] = block.value[i]
-        gradient = state.gradient[row]
-        for k in range(len(gradient)):
-            gradient[k] = block.g[i, k]
+        block.weight[i] = temperature[row]
+        block.prior[i], block.likelihood[i] = state.log_prior[row], state.log_likelihood[row]
+        _read(state.position, row, block.position, i)
+        _read(state.gradient, row, block.gradient, i)
+
+
+@_compiled
+def _finish(block, state, num_rows):
+    """Write the state of the chains of a block."""
+    for i in range(num_rows):
+        row = block.row[i]
+        state.log_prior[row], state.log_likelihood[row] = block.prior[i], block.likelihood[i]
+        for k in range(state.position.shape[1]):
+            state.position[row, k], state.gradient[row, k] = (
+                block.position[i, k],
+                block.gradient[i, k],
+            )
+
+
+@_compiled
+def _keep(block, i, prior):
+    """Make a proposal the state of its chain."""
+    for k in range(0, block.z.shape[1], WIDTH):
+        _store(block.position, (i, k), _load(block.z, (i, k)))
+        _store(block.gradient, (i, k), _load(block.g, (i, k)))
+    block.prior[i], block.likelihood[i] = prior, block.value[i]
 
 
 @_compiled
@@ -851,31 +1209,54 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
     The keys are those of :func:`torch_lntm.sampling.hmc.draw`: number 0 of a transition's key is
     for the momentum, 1 for the acceptance and 2 for the jitter.
     """
-    row, r = block.row[i], block.r[i]
+    row, r = block.row[i], block.r
+    # A divergence may have left NaN in the padding.
+    for k in range(dim, r.shape[1]):
+        r[i, k] = 0
     if len(drawn.keys):
         key = _folded(np.uint64(drawn.keys[row]), settings.num_past + number)
         _fill_normal(_folded(key, 0), dim, block.draws)
         for k in range(dim):
-            r[k] = block.draws[k]
+            r[i, k] = block.draws[k]
         chance, shift = _uniform(_folded(key, 1), 0), _uniform(_folded(key, 2), 0)
     else:
-        momentum = drawn.momentum[number, row]
-        for k in range(dim):
-            r[k] = momentum[k]
+        _read(drawn.momentum[number], row, r, i)
         chance = drawn.acceptance_uniform[number, row]
         shift = drawn.step_uniform[number, row]
     block.epsilon[i] = step_size * (1.0 + settings.jitter * (2.0 * shift - 1.0))
-    block.kinetic[i] = _square(r[:dim])
+    block.kinetic[i] = _square(block.r, i)
     return chance
 
 
+@_summed
+def _kick_and_drift_by(metric, block, i, kick, drift):
+    """As :func:`_kick_and_drift`, with a metric W ``(dim, dim)``: r + Wᵀ(…) and z + W r."""
+    z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
+    for j in range(len(metric)):
+        row, pull = metric[j], kick * (block.weight[i] * g[j] + h[j])
+        for k in range(len(row)):
+            r[k] += pull * row[k]
+    for j in range(len(metric)):
+        row, push = metric[j], z.dtype.type(0)
+        for k in range(len(row)):
+            push += row[k] * r[k]
+        z[j] += drift * push
+
+
 @_compiled
-def _kick_and_drift(z, r, g, h, epsilon, share, weight, drift):
-    """Set r to r + share ε (weight · g + h), and then z to z + drift ε r."""
-    for k in range(len(z)):
-        new = r[k] + share * epsilon * (weight * g[k] + h[k])
-        r[k] = new
-        z[k] += drift * epsilon * new
+def _kick_and_drift(block, factor, num_docs, i, kick, drift):
+    """Add kick ε × the gradient of the log density to r, and then drift ε r to z."""
+    kick, drift = kick * block.epsilon[i], drift * block.epsilon[i]
+    if factor.shape[1]:
+        metric = factor[0 if len(factor) == 1 else block.row[i] % num_docs]
+        _kick_and_drift_by(metric, block, i, kick, drift)
+        return
+    weight, kicks, drifts = _lanes(block.weight[i]), _lanes(kick), _lanes(drift)
+    for k in range(0, block.z.shape[1], WIDTH):
+        g = _fma(weight, _load(block.g, (i, k)), _load(block.h, (i, k)))
+        r = _fma(kicks, g, _load(block.r, (i, k)))
+        _store(block.r, (i, k), r)
+        _store(block.z, (i, k), _fma(drifts, r, _load(block.z, (i, k))))
 
 
 @_compiled
@@ -901,26 +1282,36 @@ def _adapt(adaptation, settings, row, number, acceptance):
 
 
 @_compiled
-def _judge(block, chart, state, settings, outcome, weight, chance, number, i):
-    """Accept or reject the proposal of a row, and return its acceptance probability."""
-    row, dim = block.row[i], state.position.shape[1]
-    z, r = block.z[i, :dim], block.r[i, :dim]
-    prior, value = _log_prior(chart, z), block.value[i]
-    start = -state.log_prior[row] - weight * state.log_likelihood[row] + 0.5 * block.kinetic[i]
-    error = (-prior - weight * value + 0.5 * _square(r)) - start
+def _judge(block, prior, settings, outcome, weight, number, i):
+    """Acceptance probability of a row's proposal, and whether it is accepted."""
+    start = -block.prior[i] - weight * block.likelihood[i] + 0.5 * block.kinetic[i]
+    error = (-prior - weight * block.value[i] + 0.5 * _square(block.r, i)) - start
     # Written so that a NaN counts as divergent.
     valid = error > -math.inf and error <= settings.max_error
     acceptance = math.exp(min(-error, 0.0)) if valid else 0.0
-    accepted = chance < acceptance
-    if accepted:
-        position, gradient = state.position[row], state.gradient[row]
-        for k in range(dim):
-            position[k] = z[k]
-            gradient[k] = block.g[i, k]
-        state.log_prior[row], state.log_likelihood[row] = prior, value
+    accepted = block.chance[i] < acceptance
+    row = block.row[i]
     outcome.acceptance[number, row], outcome.energy_error[number, row] = acceptance, error
     outcome.accepted[number, row], outcome.divergent[number, row] = accepted, not valid
-    return acceptance
+    return acceptance, accepted
+
+
+@_compiled
+def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows):
+    """Start proposals at the chains' states, with the first half of a leapfrog step.
+
+    Transition −1 only evaluates the states.
+    """
+    for i in range(num_rows):
+        for k in range(0, block.z.shape[1], WIDTH):
+            _store(block.z, (i, k), _load(block.position, (i, k)))
+            _store(block.g, (i, k), _load(block.gradient, (i, k)))
+        if number >= 0:
+            step_size = adaptation.step_size[block.row[i]]
+            block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
+            _prior_gradient(chart, block, i)
+            cast = block.z.dtype.type
+            _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
 
 
 @_compiled
@@ -928,50 +1319,39 @@ def _transition(
     block,
     documents,
     chart,
-    state,
     drawn,
     temperature,
+    factor,
     adaptation,
     settings,
     outcome,
     number,
     num_rows,
 ):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`."""
-    dim, dtype = chart.dim, block.z.dtype.type
-    half, whole = dtype(0.5), dtype(1.0)
-    for i in range(num_rows):
-        row, z, g = block.row[i], block.z[i], block.g[i]
-        block.chance[i] = _draw(block, drawn, settings, adaptation.step_size[row], dim, number, i)
-        position, gradient = state.position[row], state.gradient[row]
-        for k in range(dim):
-            z[k], g[k] = position[k], gradient[k]
-        weight = dtype(temperature[row])
-        h = block.h[i]
-        _prior_gradient(chart, z, h, block.bend)
-        _kick_and_drift(z, block.r[i], g, h, block.epsilon[i], half, weight, whole)
-    for step in range(settings.num_steps):
-        last = step == settings.num_steps - 1
+    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
+
+    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
+    functions is copied to where they are called.
+    """
+    cast, num_docs = block.z.dtype.type, len(documents.lengths)
+    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
+    num_steps = settings.num_steps if number >= 0 else 1
+    for step in range(num_steps):
+        last = step == num_steps - 1
         _evaluate(block, documents, chart, num_rows, last)
-        share, drift = (half, dtype(0.0)) if last else (whole, whole)
-        for i in range(num_rows):
-            weight = dtype(temperature[block.row[i]])
-            z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
-            _kick_and_drift(z, r, g, h, block.epsilon[i], share, weight, drift)
+        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+        if number >= 0:
+            for i in range(num_rows):
+                _kick_and_drift(block, factor, num_docs, i, kick, drift)
     for i in range(num_rows):
-        row = block.row[i]
-        acceptance = _judge(
-            block,
-            chart,
-            state,
-            settings,
-            outcome,
-            temperature[row],
-            block.chance[i],
-            number,
-            i,
-        )
-        outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
+        row, prior = block.row[i], _log_prior(chart, block.z, i)
+        accepted = True
+        if number >= 0:
+            weight = temperature[row]
+            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
+        if accepted:
+            _keep(block, i, prior)
 
 
 @_kernel
@@ -982,6 +1362,7 @@ def visit(
     state,
     drawn,
     temperature,
+    factor,
     adaptation,
     settings,
     outcome,
@@ -998,6 +1379,8 @@ def visit(
         state: :class:`State`, overwritten.
         drawn: :class:`Randomness`.
         temperature: ``(num_rows,)`` float64 inverse temperatures of the likelihood.
+        factor: ``(num_docs, dim, dim)`` W of the chains' metric, or ``(1, dim, dim)`` for all
+            documents; ``(1, 0, 0)`` for W = I.
         adaptation: :class:`Adaptation`, overwritten.
         settings: :class:`Settings`.
         outcome: :class:`Outcome`, overwritten.
@@ -1008,23 +1391,23 @@ def visit(
     num_chains = len(state.log_prior) // max(1, len(documents.lengths))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
-        _load(block, documents, num_chains, offsets[b], offsets[b + 1])
-        if settings.evaluate:
-            _start(block, documents, chart, state, num_rows)
-        for number in range(outcome.acceptance.shape[0]):
+        _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
+        _start(block, state, temperature, num_rows)
+        for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
             _transition(
                 block,
                 documents,
                 chart,
-                state,
                 drawn,
                 temperature,
+                factor,
                 adaptation,
                 settings,
                 outcome,
                 number,
                 num_rows,
             )
+        _finish(block, state, num_rows)
 
 
 # -- expected counts -------------------------------------------------------------------------------
@@ -1058,24 +1441,24 @@ def expected_counts(
     num_topics = weights.shape[1]
     t, g = block.theta[0], block.slope[0]
     for b in range(first, end):
-        _load(block, documents, 1, offsets[b], offsets[b + 1])
+        _fill(block, documents, 1, weights[:0], offsets[b], offsets[b + 1])
         for doc in range(offsets[b], offsets[b + 1]):
             i = doc - offsets[b]
             begin, stop = block.begin[i], block.end[i]
             own, counts = weights[doc], topic_counts[doc]
             for k in range(num_topics):
                 t[k] = own[k]
-            _words_pass(block.words, block.counts, begin, stop, documents, t, block.s, g)
+            _words_pass(block, documents, begin, stop, 0)
             for k in range(num_topics):
                 counts[k] = t[k] * g[k]
             log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
             if len(ratio):
                 entry = documents.row_offsets[doc]
                 for j in range(documents.row_offsets[doc + 1] - entry):
-                    ratio[entry + j] = block.counts[begin + j] / block.s[begin + j]
+                    ratio[entry + j] = block.ratio[begin + j]
 
 
-@_inlined
+@_compiled
 def _last_rows(weights, order, doc_index, ratio, at, stop):
     """Rows t and numbers c / s of the last one to four entries ``at:stop`` of a word."""
     last = stop - 1
@@ -1093,7 +1476,7 @@ def _last_rows(weights, order, doc_index, ratio, at, stop):
     )
 
 
-@_inlined
+@_compiled
 def _first_sums(weights, order, doc_index, ratio, at, stop, sums):
     """Sums Σ_d t_d c_dv / s_dv of a word's entries, except for the last one to four.
 
@@ -1200,36 +1583,38 @@ class Step(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """Work space of one thread for a document.
+    """Work space of one thread for a document, with the names of :class:`Block`.
 
     Attributes:
-        rows: ``(height, width)`` rows of a document's words; see :func:`_place`.
+        words: ``(height, width)`` rows of a document's words; see :func:`_copy_row`.
         counts: Counts of these words.
         s: Their probabilities.
-        t: ``(width,)``.
-        g: ``(width,)``.
+        ratio: Counts divided by the probabilities.
+        theta: ``(1, width)``.
+        slope: ``(1, width)``.
         concentration: As for :class:`Documents`; infinite.
         floor: As for :class:`Documents`.
     """
 
-    rows: Array
+    words: Array
     counts: Array
     s: Array
-    t: Array
-    g: Array
+    ratio: Array
+    theta: Array
+    slope: Array
     concentration: float
     floor: float
 
 
 def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
-    width, height = padded(num_topics + 1), -(-longest // 4) * 4
-    shapes = (height, width), height, height, width, width
+    width, height = padded(num_topics + 1), padded(longest)
+    shapes = (height, width), height, height, height, (1, width), (1, width)
     return Pad(*(np.zeros(shape, dtype) for shape in shapes), math.inf, floor)
 
 
-@_inlined
-def _place(running, word, into):
+@_compiled
+def _copy_row(running, word, into):
     """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
 
     Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
@@ -1249,18 +1634,41 @@ def _place(running, word, into):
 
 
 @_compiled
-def _load_document(pad, running, step, doc):
-    """Copy a document's words, and return their number, rounded up to a multiple of 4."""
+def _copy_document(pad, running, step, doc):
+    """Copy a document's words, and return their number with padding."""
     begin, at = step.row_offsets[doc], 0
     for entry in range(begin, step.row_offsets[doc + 1]):
-        _place(running, step.words[step.word_index[entry]], pad.rows[at])
+        _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
         pad.counts[at] = step.counts[entry]
         at += 1
-    while at % 4:
-        pad.rows[at, :] = 0
+    while at % WIDTH:
+        pad.words[at, :] = 0
         pad.counts[at] = 0
         at += 1
     return at
+
+
+@_summed
+def _scaled_theta(running, theta, t):
+    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
+    total, num_topics = t.dtype.type(0), len(theta)
+    for k in range(num_topics):
+        t[k] = running.factor[k] * theta[k]
+        total += running.shift[k] * theta[k]
+    t[num_topics] = total
+
+
+@_summed
+def _updated_theta(running, theta, g, tokens, pseudo, new):
+    """Write each topic's tokens at θ, and new proportions, from the slope g in these rows."""
+    num_topics, total = len(theta), theta.dtype.type(0)
+    rest = g[num_topics]
+    for k in range(num_topics):
+        tokens[k] = theta[k] * (running.factor[k] * g[k] + running.shift[k] * rest)
+        new[k] = tokens[k] + pseudo
+        total += new[k]
+    for k in range(num_topics):
+        new[k] /= total
 
 
 @_kernel
@@ -1279,31 +1687,21 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
         first: First document.
         end: End of the documents.
     """
-    dtype, t, g = pad.t.dtype.type, pad.t, pad.g
-    factor, shift, num_topics = running.factor, running.shift, len(running.factor)
-    pseudo = dtype(concentration)
+    t, g = pad.theta[0], pad.slope[0]
+    pseudo = t.dtype.type(concentration)
     for doc in range(first, end):
-        stop = _load_document(pad, running, step, doc)
-        own, new, tokens = step.theta[doc], step.table[step.index[doc]], step.tokens[doc]
+        stop = _copy_document(pad, running, step, doc)
+        own, new = step.theta[doc], step.table[step.index[doc]]
         for _ in range(sweeps):
-            rest = dtype(0)
-            for k in range(num_topics):
+            for k in range(len(own)):
                 own[k] = new[k]
-                t[k] = factor[k] * own[k]
-                rest += shift[k] * own[k]
-            t[num_topics] = rest
-            _words_pass(pad.rows, pad.counts, 0, stop, pad, t, pad.s, g)
-            total, rest = dtype(0), g[num_topics]
-            for k in range(num_topics):
-                tokens[k] = own[k] * (factor[k] * g[k] + shift[k] * rest)
-                new[k] = tokens[k] + pseudo
-                total += new[k]
-            for k in range(num_topics):
-                new[k] /= total
+            _scaled_theta(running, own, t)
+            _words_pass(pad, pad, 0, stop, 0)
+            _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
         step.value[doc] = _log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
         begin = step.row_offsets[doc]
         for entry in range(begin, step.row_offsets[doc + 1]):
-            step.ratio[entry] = pad.counts[entry - begin] / pad.s[entry - begin]
+            step.ratio[entry] = pad.ratio[entry - begin]
 
 
 @_kernel
@@ -1339,6 +1737,27 @@ def start_words(sums, running, step, weight, first, end):
 # -- pairs of topics -------------------------------------------------------------------------------
 
 
+@_summed
+def _entropy(a, b):
+    """N log N − Σ_v n_v log n_v for n = a + b."""
+    total, inner = 0.0, 0.0
+    for v in range(len(a)):
+        x = np.float64(a[v] + b[v])
+        total += x
+        inner += x * _log_double(x if x > _TINY else _TINY)
+    return total * math.log(max(total, _TINY)) - inner
+
+
+@_summed
+def _overlap(a, b):
+    """Σ_d a_d b_d / (a_d + b_d)."""
+    total = 0.0
+    for d in range(len(a)):
+        x, y = np.float64(a[d]), np.float64(b[d])
+        total += x * y / (x + y if x + y > _TINY else _TINY)
+    return total
+
+
 @_kernel
 def pair_entropies(counts, first, second, result, begin, end):
     """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
@@ -1352,22 +1771,11 @@ def pair_entropies(counts, first, second, result, begin, end):
         end: End of the pairs.
     """
     for i in range(begin, end):
-        a, b = counts[first[i]], counts[second[i]]
-        total, inner = 0.0, 0.0
-        for v in range(len(a)):
-            x = np.float64(a[v] + b[v])
-            total += x
-            inner += x * _log_double(x if x > _TINY else _TINY)
-        result[i] = total * math.log(max(total, _TINY)) - inner
+        result[i] = _entropy(counts[first[i]], counts[second[i]])
 
 
 @_kernel
 def pair_overlaps(counts, first, second, result, begin, end):
     """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
     for i in range(begin, end):
-        a, b = counts[first[i]], counts[second[i]]
-        total = 0.0
-        for d in range(len(a)):
-            x, y = np.float64(a[d]), np.float64(b[d])
-            total += x * y / (x + y if x + y > _TINY else _TINY)
-        result[i] = total
+        result[i] = _overlap(counts[first[i]], counts[second[i]])

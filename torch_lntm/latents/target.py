@@ -15,6 +15,9 @@ from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 from torch_lntm.latents.space import AffineLogits, LatentSpace, SpaceForm
 
+#: Largest count of a word for the Dirichlet-multinomial of compiled kernels.
+MOST_TOKENS = 2**14
+
 
 @dataclass(frozen=True, eq=False)
 class DocumentTarget:
@@ -77,15 +80,27 @@ class DocumentTarget:
     def form(self) -> SpaceForm | None:
         """See :attr:`LatentSpace.form`; None if compiled kernels do not know the likelihood.
 
-        Dirichlet-multinomial kernels count tokens one by one, which whole counts allow.
+        Dirichlet-multinomial kernels count tokens one by one, which whole small counts allow.
         """
         concentration = self.words.compiled_concentration
-        if concentration is None or self.padded:
+        if concentration is None:
             return None
         counts = self.batch.counts
-        if concentration < math.inf and not torch.equal(counts, counts.round()):
+        suits = concentration == math.inf or bool(
+            ((counts == counts.round()) & (counts <= MOST_TOKENS)).all()
+        )
+        return self.space.form if suits else None
+
+    @property
+    def bursts(self) -> tuple[float, Tensor] | None:
+        """Concentration and length terms of a Dirichlet-multinomial, for compiled kernels."""
+        if self.words.independent:
             return None
-        return self.space.form
+        concentration = self.words.compiled_concentration
+        terms = self.words.length_term(self.batch.lengths)
+        assert concentration is not None
+        assert isinstance(terms, Tensor)
+        return concentration, terms
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""

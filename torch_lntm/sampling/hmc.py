@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -190,6 +190,40 @@ def energy(state: HMCState, momentum: Tensor, inverse_temperature: float | Tenso
     return potential + 0.5 * momentum.double().square().sum(-1)
 
 
+def is_compiled(target: DocumentTarget) -> bool:
+    """Whether compiled kernels make the transitions of a target."""
+    return fused.is_compiled(target.topics) and target.form is not None
+
+
+def compiled_steps(
+    target: DocumentTarget,
+    state: HMCState,
+    drawn: tuple[Tensor, ...],
+    step_sizes: tuple[Tensor, ...],
+    settings: tuple[Any, ...],
+    number: int,
+    metric: Metric,
+    inverse_temperature: float | Tensor = 1.0,
+) -> tuple[tuple[Tensor, ...], ...]:
+    """Some transitions of a target that :func:`is_compiled`; see :func:`fused.visit`."""
+    temperature = torch.as_tensor(inverse_temperature, dtype=torch.float64)
+    assert target.form is not None
+    return fused.visit(
+        state,
+        drawn,
+        step_sizes,
+        settings,
+        number,
+        target.form,
+        target.topics.mT.contiguous(),
+        target.batch,
+        probability_floor(target.topics.dtype),
+        target.bursts,
+        temperature.expand_as(state.log_prior),
+        metric.factor,
+    )
+
+
 def step(
     drawn: Randomness,
     target: DocumentTarget,
@@ -217,9 +251,17 @@ def step(
     Returns:
         The new state, and diagnostics. The host does not wait for the device.
     """
+    if is_compiled(target):
+        sizes = (step_size.to(state.log_prior).expand_as(state.log_prior),)
+        settings = False, 0, 0, num_steps, jitter, MAX_ENERGY_ERROR, 0.0, math.inf, 1.0, 1.0, 1.0
+        numbers = tuple(x[None] for x in drawn)
+        new, _, outcome = compiled_steps(
+            target, state, numbers, sizes, settings, 1, metric, inverse_temperature
+        )
+        return HMCState(*new), HMCInfo(*(x[0] for x in outcome[:4]))
     if metric.is_unit and fused.kind(state.position):
         affine = target.affine
-        if affine is not None and fused.takes(affine.loading):
+        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
             new, info = fused.transition(
                 state,
                 drawn,

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_lntm.kernels import fused
-from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
@@ -56,11 +54,6 @@ class Visit(NamedTuple):
     step_sizes: list[Tensor]
 
 
-def in_one_call(target: DocumentTarget, metric: Metric) -> bool:
-    """Whether a compiled kernel can make a visit of these chains."""
-    return metric.is_unit and target.form is not None and fused.is_compiled(target.topics)
-
-
 def visit(
     target: DocumentTarget,
     state: Tensor | hmc.HMCState,
@@ -69,8 +62,9 @@ def visit(
     adaptation: DualAveraging | None,
     schedule: Schedule,
     number: int,
+    metric: Metric,
 ) -> Visit:
-    """Make some transitions of every chain, for targets of :func:`in_one_call`.
+    """Make some transitions of every chain, for targets of :func:`hmc.is_compiled`.
 
     Args:
         target: The target.
@@ -80,45 +74,24 @@ def visit(
         adaptation: State of the step sizes' adaptation, or None for constant step sizes.
         schedule: Numbers of the visit.
         number: Number of transitions.
+        metric: W.
     """
     evaluate = isinstance(state, Tensor)
     if isinstance(state, Tensor):
         unknown = torch.empty_like(step_size)
         state = hmc.HMCState(state, unknown, unknown, torch.empty_like(state))
-    new = hmc.HMCState(*map(_copied, state))
-    sizes = [_copied(x) for x in (step_size, *(adaptation or ())[:4])]
-    assert target.form is not None
-    bursts = None
-    if not target.words.independent:
-        concentration = target.words.compiled_concentration
-        terms = target.words.length_term(target.batch.lengths)
-        assert concentration is not None
-        assert isinstance(terms, Tensor)
-        bursts = concentration, terms
-    outcome = fused.visit(
-        new,
-        keys,
-        tuple(sizes),
-        (
-            *(evaluate, *schedule[:4], hmc.MAX_ENERGY_ERROR, schedule.target_accept),
-            *(math.log(schedule.longest_step), SHRINKAGE, DELAY, FORGETTING),
-        ),
-        number,
-        target.form,
-        target.topics.mT.contiguous(),
-        target.batch,
-        probability_floor(target.topics.dtype),
-        bursts,
+    settings = (
+        *(evaluate, *schedule[:4], hmc.MAX_ENERGY_ERROR, schedule.target_accept),
+        *(math.log(schedule.longest_step), SHRINKAGE, DELAY, FORGETTING),
+    )
+    sizes = step_size, *(adaptation or ())[:4]
+    new, sizes, outcome = hmc.compiled_steps(
+        target, state, (keys,), sizes, settings, number, metric
     )
     if adaptation is not None:
         num_updates = min(schedule.num_past + number, schedule.warmup_steps)
-        adaptation = DualAveraging(
-            sizes[1], sizes[2], sizes[3], sizes[4], max(adaptation.num_updates, num_updates)
-        )
+        num_updates = max(adaptation.num_updates, num_updates)
+        _, log_step_size, log_average, shortfall, centre = sizes
+        adaptation = DualAveraging(log_step_size, log_average, shortfall, centre, num_updates)
     *info, step_sizes = (x.unbind() for x in outcome)
-    return Visit(new, adaptation, list(map(hmc.HMCInfo, *info)), list(step_sizes))
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """A contiguous copy, for a kernel to overwrite."""
-    return tensor.clone(memory_format=torch.contiguous_format)
+    return Visit(hmc.HMCState(*new), adaptation, list(map(hmc.HMCInfo, *info)), list(step_sizes))

@@ -30,7 +30,6 @@ from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.samples import effective_sample_size as sample_size
 from torch_lntm.models import TopicModel, iftm, lda
-from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
 
 #: At most 24 means a test, of chains whose effective sample size is at least 200, at 5 standard
@@ -374,16 +373,16 @@ def test_an_interrupted_run_keeps_its_draws(
 ) -> None:
     model, batch = make_model("ctm"), make_batch(make_counts())
     whole = quiet(DocumentHMC(model, step_size=0.3), batch, 30, 20)
-    step, count = hmc.step, 0
+    advance, count = Chains.advance, 0
 
     def interrupted(*args: object, **options: object) -> object:
         nonlocal count
         count += 1
         if count > calls:
             raise KeyboardInterrupt
-        return step(*args, **options)  # type: ignore[arg-type]
+        return advance(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hmc, "step", interrupted)
+    monkeypatch.setattr(Chains, "advance", interrupted)
     samples = quiet(DocumentHMC(model, step_size=0.3), batch, 30, 20)
     assert samples.interrupted
     assert not whole.interrupted

@@ -238,7 +238,7 @@ class Chains:
         Returns:
             Outcome of each transition, and the step sizes after it.
         """
-        if not visits.in_one_call(self.target, self._metric):
+        if not hmc.is_compiled(self.target):
             return [self._step(drawn) for drawn in self._draw(number)]
         settings = self.settings
         visit = visits.visit(
@@ -256,6 +256,7 @@ class Chains:
                 self._longest_step,
             ),
             number,
+            self._metric,
         )
         self._state, self._adaptation = visit.state, visit.adaptation
         for info in visit.outcomes:

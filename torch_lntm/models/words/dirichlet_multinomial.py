@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.models.words.words import Words
 
 #: Bounds of a fitted concentration. At the upper bound, words are almost independent draws.
@@ -74,9 +75,11 @@ class DirichletMultinomial(Words):
         return self.log_concentration.double().exp()
 
     @property
-    def compiled_concentration(self) -> float:
+    def compiled_concentration(self) -> float | None:
         """See :attr:`CountLikelihood.compiled_concentration`. The concentration a."""
-        return self.cache_weight
+        density = "log_terms", "tokens", "slopes", "length_term"
+        known = is_up_to_date(self, "compiled_concentration", *density)
+        return self.cache_weight if known else None
 
     @property
     def cache_weight(self) -> float:
