@@ -180,12 +180,12 @@ def start_step(
         Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
     *tensors, floor = running
-    topics = ops.Running(*map(_array, tensors), floor)
+    topics = ops.Running._make([*map(_array, tensors), floor])
     num_topics, dtype = len(topics.factor), topics.rows.dtype
     arrays = list(map(_array, documents))
     num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
     theta, tokens = np.empty((2, num_docs, num_topics), dtype)
-    step = ops.Step(*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs))
+    step = ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
     longest = int(np.diff(step.row_offsets).max(initial=0))
 
     def visit(first: int, end: int) -> None:

@@ -1713,6 +1713,7 @@ def start_words(sums, running, step, weight, first, end):
     factor, shift, num_topics = running.factor, running.shift, len(running.factor)
     weight, floor = sums.dtype.type(weight), sums.dtype.type(running.floor)
     args = step.theta, step.order, step.doc_index, step.ratio
+    whole = num_topics // WIDTH * WIDTH
     for i in range(first, end):
         at, stop = step.word_offsets[i], step.word_offsets[i + 1]
         if at == stop:
@@ -1728,10 +1729,19 @@ def start_words(sums, running, step, weight, first, end):
                 value = floor if value < floor else value
                 both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
                 own[k] += weight * value * both
-        else:
-            for k in range(num_topics):
-                both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-                own[k] += weight * (factor[k] * own[k] + shift[k]) * both
+            continue
+        w, l0, l1, l2, l3 = _lanes(weight), _lanes(r0), _lanes(r1), _lanes(r2), _lanes(r3)
+        for k in range(0, whole, WIDTH):
+            x = _fma(_load(t0, k), l0, _load(sums, k))
+            x = _fma(_load(t1, k), l1, x)
+            x = _fma(_load(t2, k), l2, x)
+            x = _fma(_load(t3, k), l3, x)
+            old = _load(own, k)
+            phi = _fma(_load(factor, k), old, _load(shift, k))
+            _store(own, k, _fma(_product_of(w, phi), x, old))
+        for k in range(whole, num_topics):
+            both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+            own[k] += weight * (factor[k] * own[k] + shift[k]) * both
 
 
 # -- pairs of topics -------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ class _Merger:
 
     def _update_losses(self, topics: NDArray[np.int64]) -> None:
         """Compute the losses of mergers of some topics with their neighbours."""
-        possible, found = np.unique(self.label), set()
+        possible = np.unique(self.label)
+        found: set[tuple[int, int]] = set()
         for topic in topics.tolist():
             others = possible[possible != topic]
             nearest = np.argsort(-self._affinity[topic, others], kind="stable")[:NEIGHBOURS]
