@@ -7,7 +7,9 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.kernels.likelihood import CellRows, CountLikelihood
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import DirichletMultinomial, ctm
+from torch_lntm.sampling import hmc
 
 
 class Repeats(DirichletMultinomial):
@@ -44,5 +46,5 @@ def test_a_bound_density_keeps_its_concentration() -> None:
 def test_fused_transitions_need_independent_draws() -> None:
     batch = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]).batch(dtype=torch.float64)
     plain, bursty = (ctm(2, 3, bursty=b, dtype="float64").bind(batch) for b in (False, True))
-    assert plain.affine is not None
-    assert bursty.affine is None
+    assert hmc._suits_triton(plain, Metric())
+    assert not hmc._suits_triton(bursty, Metric())

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_of_lower
 from torch_lntm.latents.metrics import Metric
-from torch_lntm.latents.space import AffineLogits, LatentSpace, LocatedSpace
+from torch_lntm.latents.space import LatentSpace, LocatedSpace, SpaceForm
 
 
 class StandardNormalSpace(LatentSpace):
@@ -89,10 +89,10 @@ class EtaSpace(StandardNormalSpace):
         return self.lift(self.unwhiten(z))
 
     @cached_property
-    def affine(self) -> AffineLogits:
-        """See :attr:`LatentSpace.affine`."""
+    def form(self) -> SpaceForm:
+        """See :attr:`LatentSpace.form`."""
         eye = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
-        return AffineLogits(self.lift(self.centre), self.push(eye))
+        return SpaceForm(self.lift(self.centre), self.push(eye))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,20 +19,8 @@ from torch import Tensor
 from torch_lntm.latents.metrics import Metric
 
 
-class AffineLogits(NamedTuple):
-    """Logits as an affine function of z, loc + z loading.
-
-    Attributes:
-        loc: ``(num_topics,)`` logits at z = 0, or ``(num_docs, num_topics)``.
-        loading: ``(dim, num_topics)`` their change with z.
-    """
-
-    loc: Tensor
-    loading: Tensor
-
-
 class SpaceForm(NamedTuple):
-    """A space as compiled kernels compute it: affine logits, or those of a Dirichlet prior.
+    """A space as fused kernels compute it: affine logits, or those of a Dirichlet prior.
 
     Attributes:
         loc: ``(num_topics,)`` logits at z = 0, or ``(num_docs, num_topics)``.
@@ -48,6 +36,11 @@ class SpaceForm(NamedTuple):
     loading: Tensor
     num_laplace: int = 0
     concentration: Tensor | None = None
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether z is standard normal and the logits are loc + z loading."""
+        return self.num_laplace == 0 and self.concentration is None
 
 
 class LatentSpace(ABC):
@@ -81,14 +74,9 @@ class LatentSpace(ABC):
         return self
 
     @property
-    def affine(self) -> AffineLogits | None:
-        """Logits as an affine function of a standard normal z, or None."""
-        return None
-
-    @property
     def form(self) -> SpaceForm | None:
-        """The space for compiled kernels. None by default unless :attr:`affine` is defined."""
-        return None if self.affine is None else SpaceForm(*self.affine)
+        """The space for fused kernels, or None, with which PyTorch's operations compute."""
+        return None
 
     @property
     @abstractmethod

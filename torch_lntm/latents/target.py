@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
-from torch_lntm.latents.space import AffineLogits, LatentSpace, SpaceForm
+from torch_lntm.latents.space import LatentSpace, SpaceForm
 
 #: Largest count of a word for the Dirichlet-multinomial of compiled kernels.
 MOST_TOKENS = 2**14
@@ -68,17 +68,9 @@ class DocumentTarget:
         """All documents once for each chain, chain by chain."""
         return self._sparse.rows(num_chains)
 
-    @property
-    def affine(self) -> AffineLogits | None:
-        """See :attr:`LatentSpace.affine`; None unless tokens are independent draws.
-
-        A fused transition supports only independent draws with affine logits.
-        """
-        return self.space.affine if self.words.independent else None
-
     @cached_property
     def form(self) -> SpaceForm | None:
-        """See :attr:`LatentSpace.form`; None if compiled kernels do not know the likelihood.
+        """See :attr:`LatentSpace.form`; None if fused kernels do not know the likelihood.
 
         Dirichlet-multinomial kernels count tokens one by one, which whole small counts allow.
         """

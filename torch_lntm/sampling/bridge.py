@@ -59,13 +59,8 @@ class Bridge(DocumentTarget):
         return log_det - standard_normal_log_density(self.factor.new_zeros(self.dim))
 
     @property
-    def affine(self) -> None:
-        """See :attr:`DocumentTarget.affine`; None, because U depends on u through the prior too."""
-        return None
-
-    @property
     def form(self) -> None:
-        """See :attr:`DocumentTarget.form`; None, as :attr:`affine`."""
+        """See :attr:`DocumentTarget.form`; None, because U depends on u through the prior too."""
         return None
 
     def moved(self, mean: Tensor, scale: Tensor) -> Bridge:

@@ -195,6 +195,13 @@ def is_compiled(target: DocumentTarget) -> bool:
     return fused.is_compiled(target.topics) and target.form is not None
 
 
+def _suits_triton(target: DocumentTarget, metric: Metric) -> bool:
+    """Whether a target has independent tokens, and affine logits of a normal z of unit mass."""
+    form = target.form
+    small = form is not None and form.is_normal and form.loading.numel() <= fused.MAX_LOADING
+    return small and metric.is_unit and target.words.independent
+
+
 def compiled_steps(
     target: DocumentTarget,
     state: HMCState,
@@ -259,23 +266,22 @@ def step(
             target, state, numbers, sizes, settings, 1, metric, inverse_temperature
         )
         return HMCState(*new), HMCInfo(*(x[0] for x in outcome[:4]))
-    if metric.is_unit and fused.kind(state.position):
-        affine = target.affine
-        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
-            new, info = fused.transition(
-                state,
-                drawn,
-                step_size,
-                inverse_temperature,
-                num_steps,
-                jitter,
-                MAX_ENERGY_ERROR,
-                *affine,
-                target.topics.mT.contiguous(),
-                target.batch,
-                probability_floor(target.topics.dtype),
-            )
-            return HMCState(*new), HMCInfo(*info)
+    if fused.kind(state.position) == "triton" and _suits_triton(target, metric):
+        assert target.form is not None
+        new, info = fused.transition(
+            state,
+            drawn,
+            step_size,
+            inverse_temperature,
+            num_steps,
+            jitter,
+            MAX_ENERGY_ERROR,
+            *target.form[:2],
+            target.topics.mT.contiguous(),
+            target.batch,
+            probability_floor(target.topics.dtype),
+        )
+        return HMCState(*new), HMCInfo(*info)
     momentum, acceptance_uniform, step_uniform = drawn
     step_size = step_size * (1.0 + jitter * (2.0 * step_uniform - 1.0))
     end, final = leapfrog(

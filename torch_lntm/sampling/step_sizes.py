@@ -14,7 +14,7 @@ from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 
 #: γ, t₀ and κ of dual averaging (*Hoffman & Gelman 2014, §3.2.1*).
-SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
+CONSTANTS = SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
 
 def find_step_size(

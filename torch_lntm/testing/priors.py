@@ -102,10 +102,10 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
     pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
     equal(space.pull(weights, z), pulled, f"{name}: pull() is not the chain rule of logits()")
-    if space.affine is not None:
-        loc, loading = space.affine
-        equal(loc + z @ loading.double(), logits, f"{name}: affine is not logits()")
-        equal(space.gradient(z), -z, f"{name}: affine, but z is not standard normal")
+    if space.form is not None and space.form.is_normal:
+        loc, loading = space.form[:2]
+        equal(loc + z @ loading.double(), logits, f"{name}: form is not logits()")
+        equal(space.gradient(z), -z, f"{name}: a normal form, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
     at = space.latents(space.place(latents[model.prior.latent], keys))
     placed = model.prior.theta(at[model.prior.latent])

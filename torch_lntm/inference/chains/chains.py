@@ -23,9 +23,9 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
-from torch_lntm.sampling import hmc, visits
+from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
-from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
+from torch_lntm.sampling.step_sizes import CONSTANTS, DualAveraging, find_step_size
 
 #: Numbers folded into a chain's key, for its start, its search for a step size and its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
@@ -240,29 +240,34 @@ class Chains:
         """
         if not hmc.is_compiled(self.target):
             return [self._step(drawn) for drawn in self._draw(number)]
-        settings = self.settings
-        visit = visits.visit(
+        settings, unknown = self.settings, torch.empty_like(self.step_size)
+        state, adaptation = self._state, self._adaptation
+        if state is None:
+            state = hmc.HMCState(self._position, unknown, unknown, self._position)
+        new, sizes, outcome = hmc.compiled_steps(
             self.target,
-            self._position if self._state is None else self._state,
-            self._keys,
-            self.step_size,
-            self._adaptation,
-            visits.Schedule(
-                self.num_transitions,
-                self.warmup_steps,
-                settings.num_steps,
-                settings.jitter,
-                settings.target_accept,
-                self._longest_step,
+            state,
+            (self._keys,),
+            (self.step_size, *(adaptation or ())[:4]),
+            (
+                *(self._state is None, self.num_transitions, self.warmup_steps),
+                *(settings.num_steps, settings.jitter, hmc.MAX_ENERGY_ERROR),
+                *(settings.target_accept, math.log(self._longest_step), *CONSTANTS),
             ),
             number,
             self._metric,
         )
-        self._state, self._adaptation = visit.state, visit.adaptation
-        for info in visit.outcomes:
-            self._count(info)
-        self.step_size = visit.step_sizes[-1]
-        return list(zip(visit.outcomes, visit.step_sizes, strict=True))
+        self._state = hmc.HMCState(*new)
+        *info, step_sizes = (x.unbind() for x in outcome)
+        outcomes = list(map(hmc.HMCInfo, *info))
+        for one in outcomes:
+            self._count(one)
+        if adaptation is not None:
+            last = max(adaptation.num_updates, min(self.num_transitions, self.warmup_steps))
+            _, log_step_size, log_average, shortfall, centre = sizes
+            self._adaptation = DualAveraging(log_step_size, log_average, shortfall, centre, last)
+        self.step_size = step_sizes[-1]
+        return list(zip(outcomes, step_sizes, strict=True))
 
     def _draw(self, number: int) -> Iterator[hmc.Randomness]:
         """Random numbers of the next transitions, drawn for several of them at once."""
