@@ -1459,38 +1459,23 @@ def expected_counts(
 
 
 @_compiled
-def _last_rows(weights, order, doc_index, ratio, at, stop):
-    """Rows t and numbers c / s of the last one to four entries ``at:stop`` of a word."""
-    last = stop - 1
-    i1, i2, i3 = min(at + 1, last), min(at + 2, last), min(at + 3, last)
-    zero = ratio.dtype.type(0)
-    return (
-        weights[doc_index[at]],
-        weights[doc_index[i1]],
-        weights[doc_index[i2]],
-        weights[doc_index[i3]],
-        ratio[order[at]],
-        ratio[order[i1]] if at + 1 < stop else zero,
-        ratio[order[i2]] if at + 2 < stop else zero,
-        ratio[order[i3]] if at + 3 < stop else zero,
-    )
-
-
-@_compiled
-def _first_sums(weights, order, doc_index, ratio, at, stop, sums):
-    """Sums Σ_d t_d c_dv / s_dv of a word's entries, except for the last one to four.
-
-    Returns:
-        First of the last entries.
-    """
+def _word_sums(weights, order, doc_index, ratio, at, stop, sums):
+    """Sums Σ_d t_d c_dv / s_dv of the entries ``at:stop`` of a word."""
+    zero = sums.dtype.type(0)
     for k in range(len(sums)):
-        sums[k] = 0
-    while at + 4 < stop:
-        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(weights, order, doc_index, ratio, at, stop)
+        sums[k] = zero
+    while at + 4 <= stop:
+        t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
+        t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
+        r0, r1 = ratio[order[at]], ratio[order[at + 1]]
+        r2, r3 = ratio[order[at + 2]], ratio[order[at + 3]]
         for k in range(len(sums)):
             sums[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
         at += 4
-    return at
+    for entry in range(at, stop):
+        t, r = weights[doc_index[entry]], ratio[order[entry]]
+        for k in range(len(sums)):
+            sums[k] += r * t[k]
 
 
 @_kernel
@@ -1511,12 +1496,10 @@ def word_counts(weights, words, order, doc_index, word_offsets, ratio, result, f
     for word in range(first, end):
         own, phi = result[word], words[word]
         at, stop = word_offsets[word], word_offsets[word + 1]
-        at = _first_sums(weights, order, doc_index, ratio, at, stop, own)
-        if at == stop:
-            continue
-        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(weights, order, doc_index, ratio, at, stop)
-        for k in range(len(own)):
-            own[k] = phi[k] * (own[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k])
+        _word_sums(weights, order, doc_index, ratio, at, stop, own)
+        if at < stop:
+            for k in range(len(own)):
+                own[k] *= phi[k]
 
 
 # -- steps of a start ------------------------------------------------------------------------------
@@ -1710,38 +1693,21 @@ def start_words(sums, running, step, weight, first, end):
 
     ``sums`` ``(num_topics,)`` is overwritten.
     """
-    factor, shift, num_topics = running.factor, running.shift, len(running.factor)
+    factor, shift = running.factor, running.shift
     weight, floor = sums.dtype.type(weight), sums.dtype.type(running.floor)
-    args = step.theta, step.order, step.doc_index, step.ratio
-    whole = num_topics // WIDTH * WIDTH
     for i in range(first, end):
-        at, stop = step.word_offsets[i], step.word_offsets[i + 1]
-        if at == stop:
-            continue
-        own = running.rows[step.words[i]]
-        place = running.place[step.words[i]] if len(running.place) else 0
-        at = _first_sums(*args, at, stop, sums)
-        t0, t1, t2, t3, r0, r1, r2, r3 = _last_rows(*args, at, stop)
-        if place:
-            extra, allowed = running.extra[place], running.allowed[place]
-            for k in range(num_topics):
-                value = (factor[k] * own[k] + shift[k] + extra[k]) * allowed[k]
-                value = floor if value < floor else value
-                both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-                own[k] += weight * value * both
-            continue
-        w, l0, l1, l2, l3 = _lanes(weight), _lanes(r0), _lanes(r1), _lanes(r2), _lanes(r3)
-        for k in range(0, whole, WIDTH):
-            x = _fma(_load(t0, k), l0, _load(sums, k))
-            x = _fma(_load(t1, k), l1, x)
-            x = _fma(_load(t2, k), l2, x)
-            x = _fma(_load(t3, k), l3, x)
-            old = _load(own, k)
-            phi = _fma(_load(factor, k), old, _load(shift, k))
-            _store(own, k, _fma(_product_of(w, phi), x, old))
-        for k in range(whole, num_topics):
-            both = sums[k] + r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-            own[k] += weight * (factor[k] * own[k] + shift[k]) * both
+        word, at, stop = step.words[i], step.word_offsets[i], step.word_offsets[i + 1]
+        _word_sums(step.theta, step.order, step.doc_index, step.ratio, at, stop, sums)
+        own = running.rows[word]
+        if len(running.place) and running.place[word]:
+            at = running.place[word]
+            extra, allowed = running.extra[at], running.allowed[at]
+            for k in range(len(sums)):
+                phi = (factor[k] * own[k] + shift[k] + extra[k]) * allowed[k]
+                own[k] += weight * (floor if phi < floor else phi) * sums[k]
+        else:
+            for k in range(len(sums)):
+                own[k] += weight * (factor[k] * own[k] + shift[k]) * sums[k]
 
 
 # -- pairs of topics -------------------------------------------------------------------------------
