@@ -1,9 +1,8 @@
-"""Compiled kernels of a CPU against PyTorch's operations: noise, whole visits, bits and threads."""
+"""Compiled kernels of a CPU against PyTorch's operations: noise and whole visits."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +18,8 @@ from torch import Tensor
 import torch_lntm as lntm
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
-from torch_lntm.kernels import fused as fused_kernels
-from torch_lntm.kernels import threads
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.sampling import hmc
 
@@ -272,51 +269,6 @@ def test_a_transition_in_single_precision_is_equal_to_rounding(name, numba, monk
     require_equal(run, monkeypatch, 1e-4)
 
 
-def fitted(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Parameters and chains of a short fit in float32."""
-    monkeypatch.setattr(threads, "LEAST_EFFORT", 1)
-    monkeypatch.setattr(threads, "_number", num_threads)
-    model = lntm.models.ctm(6, NUM_WORDS, seed=0)
-    engine = lntm.inference.MonteCarloEM(
-        model, max_epochs=3, warmup_epochs=1, batch_size=20, progress=False
-    )
-    result = engine.fit(make_corpus())
-    return [*(p.detach() for p in model.parameters()), result.means]
-
-
-@pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
-def test_any_number_of_threads_gives_the_same_bits(numba, monkeypatch) -> None:
-    alone = fitted(1, monkeypatch)
-    for number in (2, 3):
-        for got, expected in zip(fitted(number, monkeypatch), alone, strict=True):
-            assert torch.equal(got.isnan(), expected.isnan())
-            assert torch.equal(got.nan_to_num(), expected.nan_to_num())
-
-
-def test_pieces_cover_all_items_once_and_errors_reach_the_caller(monkeypatch) -> None:
-    monkeypatch.setattr(threads, "_number", 3)
-    seen: list[int] = []
-    threads.share(lambda first, end: seen.extend(range(first, end)), 1000, 1e9)
-    assert sorted(seen) == list(range(1000))
-    threads.share(lambda first, end: seen.clear(), 0, 1e9)
-    assert seen
-
-    def fail(first: int, end: int) -> None:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        threads.share(fail, 10, 1e9)
-
-
-def test_kernels_get_the_threads_that_torch_had() -> None:
-    before = torch.get_num_threads()
-    with threads.kernels_only(), threads.kernels_only():
-        assert torch.get_num_threads() == 1
-        assert threads._number == before
-    assert torch.get_num_threads() == before
-    assert threads._number is None
-
-
 def test_elementary_functions_are_exact_to_rounding(numba) -> None:
     ops = pytest.importorskip("torch_lntm.kernels.numba_ops")
     from numba import njit
@@ -344,18 +296,3 @@ def test_elementary_functions_are_exact_to_rounding(numba) -> None:
         of_all(getattr(ops, f"_log_{name}"), x, y)
         exact = np.log(x.astype(np.longdouble))
         assert (np.abs(y - exact) <= error * np.abs(exact)).all()
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [("2", "LNTM_COMPILED is '2'"), ("1", "pip install")]
-)
-def test_a_bad_switch_and_a_missing_numba_are_errors(value, message, monkeypatch) -> None:
-    monkeypatch.delenv("LNTM_TRITON", raising=False)
-    monkeypatch.setenv("LNTM_COMPILED", value)
-    monkeypatch.setitem(sys.modules, "torch_lntm.kernels.compiled", None)
-    fused_kernels._has_numba.cache_clear()
-    with pytest.raises(ConfigError, match=message):
-        fused_kernels.is_compiled(torch.ones(2))
-    monkeypatch.setenv("LNTM_COMPILED", "")
-    assert not fused_kernels.is_compiled(torch.ones(2))
-    fused_kernels._has_numba.cache_clear()

@@ -96,7 +96,7 @@ def test_steps_keep_a_small_scale_apart(numba, monkeypatch) -> None:
         kept, table = counts.clone(), theta.clone()
         running = RunningTopics(kept.mT, 0.1)
         for _ in range(40):
-            running.step_(words, part, table, 2, 0.2, 0.9, 3.0)
+            running.step_(words, part, table, 2, 0.2, 0.9, scale=3.0)
         running.apply_scale()
         return kept, table
 
@@ -119,11 +119,11 @@ def test_steps_keep_a_small_scale_apart(numba, monkeypatch) -> None:
 def test_steps_refuse_other_words_and_other_documents(numba) -> None:
     batch = make_corpus(1.0).batch(dtype=torch.float64)
     running = RunningTopics(torch.ones(NUM_WORDS, 3, dtype=torch.float64).mT, 0.1)
-    settings = 1, 0.1, 0.5, 1.0
+    settings = 1, 0.1, 0.5
     with pytest.raises(ConfigError, match=f"over {NUM_WORDS} words given to topics over 5"):
-        running.step_(torch.arange(5), batch, torch.ones(150, 3), *settings)
+        running.step_(torch.arange(5), batch, torch.ones(150, 3), *settings, scale=1.0)
     with pytest.raises(ConfigError, match="proportions of shape"):
-        running.step_(torch.arange(NUM_WORDS), batch, torch.ones(149, 3), *settings)
+        running.step_(torch.arange(NUM_WORDS), batch, torch.ones(149, 3), *settings, scale=1.0)
 
 
 # Without tokens all mergers are equally good, so only the losses are compared.

@@ -14,7 +14,12 @@ from __future__ import annotations
 
 import functools
 import os
+<<<<<<< HEAD
 from typing import Any, Literal
+=======
+from importlib.util import find_spec
+from typing import Any, Literal, cast
+>>>>>>> main
 
 import torch
 from torch import Tensor
@@ -25,6 +30,8 @@ from torch_lntm.errors import ConfigError, LNTMWarning, warn
 #: Largest size of the map from z to logits for transitions in a single launch on a GPU. Each chain
 #: reads the map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
+#: Advice of :func:`advice` that this process has not given yet.
+_ADVICE = iter(["pip install numba makes fits like this one faster, on every core of a CPU"])
 
 
 def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
@@ -34,8 +41,11 @@ def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
 
     Raises:
         ConfigError: The variable ``LNTM_COMPILED`` or ``LNTM_TRITON`` has another value than 0 or
-            1, or ``LNTM_COMPILED`` is 1 and Numba is missing.
+            1, or ``LNTM_COMPILED`` is 1 and Numba is missing or does not work.
         ImportError: ``LNTM_TRITON`` is 1, and Triton is missing.
+
+    Warns:
+        LNTMWarning: Numba or Triton is there but does not work. The message has its error.
     """
     setting = os.environ.get("LNTM_TRITON", "")
     may_compile = setting != "1" and tensor.device.type == "cpu"
@@ -69,22 +79,38 @@ def _has_numba(setting: str) -> bool:
     if setting == "0":
         return False
     try:
-        import torch_lntm.kernels.compiled  # noqa: F401
-    except ImportError as error:
+        from torch_lntm.kernels import compiled
+
+        # SplitMix64's output function maps 0 to 0.
+        if int(compiled.mixed(torch.zeros(1, dtype=torch.int64))[0]) != 0:
+            raise RuntimeError("a kernel gave a wrong number")
+    # An installation that is damaged or too old raises errors of many types.
+    except Exception as error:
         if setting == "1":
             raise ConfigError(
-                "LNTM_COMPILED=1 asks for compiled kernels, but Numba cannot be imported "
-                f"({error}): pip install numba, or unset LNTM_COMPILED"
+                "LNTM_COMPILED=1 asks for compiled kernels, but Numba does not work "
+                f"({type(error).__name__}: {error}): pip install numba, or unset LNTM_COMPILED"
             ) from error
+        if find_spec("numba") is not None:
+            warn(
+                f"Numba does not work here ({type(error).__name__}: {error}). PyTorch's kernels "
+                "replace the compiled ones, and fits on a CPU take longer. LNTM_COMPILED=0 turns "
+                "this warning off",
+                LNTMWarning,
+            )
         return False
     return True
 
 
 def advice(tensor: Tensor) -> str | None:
-    """What to install for faster fits with tensors like this one; None if nothing is missing."""
+    """What to install for faster fits with tensors like this one, at the first call of a process.
+
+    Returns:
+        A line of text; None if nothing is missing.
+    """
     if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or kind(tensor):
         return None
-    return "pip install numba makes this fit about 1.5 times as fast on a CPU"
+    return next(_ADVICE, None) if find_spec("numba") is None else None
 
 
 def _operations(tensor: Tensor) -> Any:

@@ -39,6 +39,8 @@ from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_model
 from numba.np.arrayobj import make_array
 
+from torch_lntm.kernels.caching import kernel
+
 Array = Any
 
 #: Arrays are views of tensors' memory, so that no reference needs counting.
@@ -49,7 +51,7 @@ _OPTIONS: Any = {
     "_nrt": False,
     "no_cfunc_wrapper": True,
 }
-_kernel = njit(fastmath={"contract"}, cache=True, **_OPTIONS)
+_kernel = kernel(fastmath={"contract"}, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
 _compiled = njit(fastmath={"contract"}, forceinline=True, **_OPTIONS)

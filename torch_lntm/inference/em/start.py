@@ -144,12 +144,14 @@ class RunningTopics:
         self._totals = self._rows.sum(0, dtype=torch.float64)
         self._pseudo_totals: float | Tensor = smoothing * len(self._rows)
         self._smoothing = smoothing
-        self._key_rows: Tensor | None = None
+        # Without keywords, these tables are empty.
+        self._row_of = torch.zeros(0, dtype=torch.int64, device=word_counts.device)
+        self._key_rows = self._allowed = self._rows.new_zeros(0, self._rows.shape[1])
         if keywords is not None:
             topics, columns, tokens = (x.to(self._rows.device) for x in keywords.entries)
             different, rows = columns.unique(return_inverse=True)
             # Row 0 is for all further words.
-            self._row_of = torch.zeros(len(self._rows), dtype=torch.int64, device=topics.device)
+            self._row_of = self._row_of.new_zeros(len(self._rows))
             self._row_of[different] = torch.arange(1, len(different) + 1, device=topics.device)
             self._key_rows = self._rows.new_zeros(len(different) + 1, self._rows.shape[1])
             self._key_rows[rows + 1, topics] = tokens.to(self._key_rows.dtype)
@@ -160,40 +162,30 @@ class RunningTopics:
             self._pseudo_totals = self._pseudo_totals + pseudo.sum(0)
 
     def _form(self) -> tuple[Tensor, ...]:
-        """Factor and shift ``(num_topics,)`` that make probabilities of the rows of words.
+        """Factor and shift that make probabilities of rows, and the same tables for keywords.
 
-        A model with keywords adds the row of a word in the next two tensors, the probabilities that
-        keywords add and the topics that may have the word.
+        The tables have the row of a word in the two others, 0 for words without keywords; the
+        probabilities that keywords add; and the topics that may have the word.
         """
         dtype = self._rows.dtype
         totals = self._totals + self._pseudo_totals
         inverse = totals.clamp_min(torch.finfo(dtype).tiny).reciprocal()
         smallest = (self._smoothing * inverse).to(dtype).clamp_min_(probability_floor(dtype))
-        form = (self._scale * inverse).to(dtype), smallest
-        if self._key_rows is None:
-            return form
-        return *form, self._row_of, self._key_rows * inverse.to(dtype), self._allowed
+        extra = self._key_rows * inverse.to(dtype)
+        return (self._scale * inverse).to(dtype), smallest, self._row_of, extra, self._allowed
 
     def probs(self, words: Tensor) -> Tensor:
         """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
-        factor, shift, *keys = self._form()
+        factor, shift, row_of, extra, allowed = self._form()
         probs = torch.addcmul(shift, self._rows.index_select(0, words), factor)
-        if keys:
-            row_of, extra, allowed = keys
+        if len(row_of):
             at = row_of[words]
             probs += extra[at]
             probs.mul_(allowed[at]).clamp_min_(probability_floor(probs.dtype))
         return probs.mT
 
     def step_(
-        self,
-        words: Tensor,
-        batch: DocumentBatch,
-        theta: Tensor,
-        sweeps: int,
-        concentration: float,
-        weight: float,
-        scale: float,
+        self, words: Tensor, batch: DocumentBatch, theta: Tensor, *step: Any, scale: float
     ) -> float:
         """A compiled step of a start, in place of :func:`_lda_counts` and :meth:`blend_`.
 
@@ -201,27 +193,21 @@ class RunningTopics:
             words: As for :meth:`blend_`.
             batch: The documents, over these words.
             theta: Proportions of all documents; those of the batch are updated.
-            sweeps: Number of updates of the proportions.
-            concentration: Pseudo-tokens of each topic.
-            weight: As for :meth:`blend_`, below 1.
+            *step: Number of updates of the proportions, pseudo-tokens of each topic, and weight of
+                the new counts, which is below 1.
             scale: As for :meth:`blend_`.
 
         Returns:
             Log likelihood before the last update, nats.
         """
+        *updates, weight = step
         if self._scale * (1 - weight) < MIN_SCALE:
             self.apply_scale()
-        form = self._form()
-        if len(form) == 2:
-            none = theta.new_empty(0, 0)
-            form = *form, words.new_empty(0), none, none
+        running = self._rows, *self._form(), probability_floor(self._rows.dtype)
         self._scale *= 1 - weight
-        running = self._rows, *form, probability_floor(self._rows.dtype)
-        amount = weight * scale
-        value, totals = fused.start_step(
-            running, words, batch, theta, sweeps, concentration, amount / self._scale
-        )
-        self._totals = (1 - weight) * self._totals + amount * totals
+        factor = weight * scale / self._scale
+        value, totals = fused.start_step(running, words, batch, theta, *updates, factor)
+        self._totals = (1 - weight) * self._totals + weight * scale * totals
         return value
 
     def blend_(
@@ -409,24 +395,20 @@ class Start:
         """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        model, theta = self.model, self._table(state)
-        settings = model.topics.start_smoothing, model.topics.keywords
-        running = RunningTopics(state.word_counts, *settings)
-        concentration = self.concentration * (model.num_topics / len(state.word_counts))
+        topics, theta = self.model.topics, self._table(state)
+        running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
+        concentration = self.concentration * (topics.num_topics / len(state.word_counts))
         compiled = fused.is_compiled(state.word_counts)
         for words, batch in self._steps():
             self.processes.poll()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
-            scale = self.num_tokens / batch.num_tokens
+            step, scale = (sweeps, concentration), self.num_tokens / batch.num_tokens
             # The first step forgets all earlier counts, which a compiled one cannot.
             if compiled and weight < 1.0:
-                objective += running.step_(
-                    words, batch, state.theta, sweeps, concentration, weight, scale
-                )
+                objective += running.step_(words, batch, state.theta, *step, weight, scale=scale)
             else:
-                topics = running.probs(words)
-                counts = _lda_counts(topics, batch, theta, sweeps, concentration)
+                counts = _lda_counts(running.probs(words), batch, theta, *step)
                 assert counts.word_counts is not None
                 objective += counts.log_likelihood.sum().double()
                 totals = counts.topic_counts.sum(0, dtype=torch.float64)
@@ -523,8 +505,8 @@ class Start:
             probs, part = running.probs(words), batch.over(words)
             weights = probs.new_full((batch.num_docs, len(probs)), 1.0 / len(probs))
             for _ in range(FIRST_SWEEPS):
-                tokens = expected_topic_counts(weights, probs, part)
-                weights = _updated(tokens, self.concentration)
+                counts = expected_topic_counts(weights, probs, part)
+                weights = _updated(counts, self.concentration)
             return weights
 
         return solve
