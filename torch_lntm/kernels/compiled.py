@@ -136,7 +136,7 @@ def expected_counts(
     def work(first: int, end: int) -> None:
         ops.expected_counts(blocks.work_space(), *args, first, end)
 
-    share(work, blocks.number, (sweeps + 1) * len(counts) * weights.shape[1])
+    share(work, blocks.number, len(counts) * weights.shape[1])
     return log_likelihood, topic_counts, ratio
 
 

@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import functools
 import os
-<<<<<<< HEAD
-from typing import Any, Literal
-=======
 from importlib.util import find_spec
-from typing import Any, Literal, cast
->>>>>>> main
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
