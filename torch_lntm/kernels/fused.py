@@ -329,10 +329,13 @@ def start_step(
     from torch_lntm.kernels import compiled
 
     _require_shapes(batch, words, batch.index[:, None])
-    if theta.shape != (batch.corpus_size, running[0].shape[1]):
-        raise ConfigError(f"proportions of shape {tuple(theta.shape)} for {batch}")
-    rows = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
-    return compiled.start_step(running, (words, *rows, theta), sweeps, concentration, weight)
+    rows = running[0]
+    if theta.shape != (batch.corpus_size, rows.shape[1]) or theta.dtype != rows.dtype:
+        raise ConfigError(f"{theta.dtype} proportions of shape {tuple(theta.shape)} for {batch}")
+    assert rows.is_contiguous()
+    assert theta.is_contiguous()
+    documents = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
+    return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
 
 def pair_entropies(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:

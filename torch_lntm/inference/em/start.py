@@ -200,13 +200,15 @@ class RunningTopics:
         Returns:
             Log likelihood before the last update, nats.
         """
-        *updates, weight = step
+        sweeps, concentration, weight = step
         if self._scale * (1 - weight) < MIN_SCALE:
             self.apply_scale()
         running = self._rows, *self._form(), probability_floor(self._rows.dtype)
         self._scale *= 1 - weight
         factor = weight * scale / self._scale
-        value, totals = fused.start_step(running, words, batch, theta, *updates, factor)
+        value, totals = fused.start_step(
+            running, words, batch, theta, sweeps, concentration, factor
+        )
         self._totals = (1 - weight) * self._totals + weight * scale * totals
         return value
 
