@@ -200,21 +200,13 @@ def start_step(
     return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
 
 
-def pair_entropies(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Entropies ``(n,)`` of the sums of two rows."""
-    return _of_pairs(ops.pair_entropies, counts, first, second)
-
-
-def pair_overlaps(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Overlaps ``(n,)`` of two rows."""
-    return _of_pairs(ops.pair_overlaps, counts, first, second)
-
-
-def _of_pairs(kernel: Any, *tensors: Tensor) -> Tensor:
-    result = torch.empty(len(tensors[1]), dtype=torch.float64)
-    args = *map(_array, tensors), result.numpy()
+def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
+    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    result = torch.empty(pairs.shape[1], dtype=torch.float64)
+    args = _array(rows), *_array(pairs), _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
-    effort = 10 * len(result) * tensors[0].shape[1]
+    effort = 10 * len(result) * rows.shape[1]
     share(lambda first, end: kernel(*args, first, end), len(result), effort)
     return result
 

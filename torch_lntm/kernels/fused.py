@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -338,23 +338,18 @@ def start_step(
     return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
 
-def pair_entropies(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """N log N − Σ_v n_v log n_v of the sums n of two rows, by compiled kernels alone.
+def of_pairs(name: Literal["entropy", "overlap"], rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` in float64 of pairs of rows, by compiled kernels alone.
+
+    With n the sum of the rows and N its sum, the entropy is N log N − Σ_v n_v log n_v. The overlap
+    of rows a and b is Σ_v a_v b_v / n_v.
 
     Args:
-        counts: ``(num_rows, num_columns)`` float32, nonnegative.
-        first: ``(n,)`` int64 rows.
-        second: ``(n,)`` int64 rows.
-
-    Returns:
-        ``(n,)`` float64.
+        name: The number.
+        rows: ``(num_rows, num_columns)`` float32, nonnegative.
+        pairs: ``(2, n)`` int64 rows.
     """
-    return _operations(counts).pair_entropies(counts, first, second)
-
-
-def pair_overlaps(counts: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Sums Σ_d n_d m_d / (n_d + m_d) of two rows, as :func:`pair_entropies`."""
-    return _operations(counts).pair_overlaps(counts, first, second)
+    return cast(Tensor, _operations(rows).of_pairs(name, rows, pairs))
 
 
 def mixed(bits: Tensor) -> Tensor:

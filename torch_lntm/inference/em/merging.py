@@ -83,7 +83,7 @@ class _Merger:
         self.label = np.arange(many)
         self._words = np.array(word_counts, np.float32, order="C")
         self._documents = np.array(topic_counts.T, np.float32, order="C")
-        self._entropies = self._pair_entropies(self.label, self.label) / 2
+        self._entropies = self._pair_entropies(np.stack([self.label] * 2)) / 2
         self._roots = np.empty_like(self._words)
         for root, row in zip(self._roots, self._words, strict=True):
             root[:] = _root(row)
@@ -99,7 +99,7 @@ class _Merger:
             table[first] += table[second]
             table[second] = 0.0
         merged = np.array([first])
-        self._entropies[merged] = self._pair_entropies(merged, merged) / 2
+        self._entropies[merged] = self._pair_entropies(np.stack([merged] * 2)) / 2
         self._roots[first], self._roots[second] = _root(self._words[first]), 0.0
         self._affinity[first] = self._affinity[:, first] = self._roots @ self._roots[first]
         for gone in (first, second):
@@ -114,32 +114,30 @@ class _Merger:
             others = possible[possible != topic]
             nearest = np.argsort(-self._affinity[topic, others], kind="stable")[:NEIGHBOURS]
             found.update((min(topic, x), max(topic, x)) for x in others[nearest].tolist())
-        pairs = first, second = np.array(sorted(found), np.int64).reshape(-1, 2).T.copy()
+        pairs = np.array(sorted(found), np.int64).reshape(-1, 2).T
         # (N_i + N_j) · JS_ij, in nats.
-        gains = self._pair_entropies(*pairs) - self._entropies[first] - self._entropies[second]
-        losses = np.maximum(gains, 0.0) * self._separations(*pairs)
-        self._loss[first, second] = self._loss[second, first] = losses
+        gains = self._pair_entropies(pairs) - self._entropies[pairs].sum(0)
+        losses = np.maximum(gains, 0.0) * self._separations(pairs)
+        self._loss[tuple(pairs)] = self._loss[tuple(pairs[::-1])] = losses
 
-    def _pair_entropies(self, *pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Tokens of two topics times the entropy of their words, nats, for pairs of topics."""
+    def _pair_entropies(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Tokens of two topics times the entropy of their words, nats, for pairs ``(2, n)``."""
         if fused.is_compiled(words := torch.from_numpy(self._words)):
-            return fused.pair_entropies(words, *map(torch.from_numpy, pairs)).numpy()
-        rows = zip(*(self._words[x] for x in pairs), strict=True)
-        return np.array([_entropy((x + y).astype(np.float64)) for x, y in rows])
+            return fused.of_pairs("entropy", words, torch.from_numpy(pairs)).numpy()
+        both = (self._words[i] + self._words[j] for i, j in pairs.T)
+        return np.array([_entropy(row.astype(np.float64)) for row in both])
 
-    def _pair_overlaps(self, *pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sums Σ_d n_di n_dj / (n_di + n_dj) of pairs of topics."""
-        if fused.is_compiled(documents := torch.from_numpy(self._documents)):
-            return fused.pair_overlaps(documents, *map(torch.from_numpy, pairs)).numpy()
-        rows = zip(*(self._documents[x].astype(np.float64) for x in pairs), strict=True)
-        return np.array([(x * y / np.maximum(x + y, _TINY)).sum() for x, y in rows])
-
-    def _separations(self, *pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _separations(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
         """Variance of each pair's shares between documents, as a share of its maximum."""
-        tokens = self._documents.sum(1, dtype=np.float64)
-        first, second = (tokens[x] for x in pairs)
-        both, product = self._pair_overlaps(*pairs) * (first + second), first * second
-        share = np.divide(both, product, out=np.zeros_like(both), where=product > 0)
+        documents = torch.from_numpy(self._documents)
+        if fused.is_compiled(documents):
+            overlaps = fused.of_pairs("overlap", documents, torch.from_numpy(pairs)).numpy()
+        else:
+            rows = ((self._documents[x].astype(np.float64) for x in pair) for pair in pairs.T)
+            overlaps = np.array([(x * y / np.maximum(x + y, _TINY)).sum() for x, y in rows])
+        first, second = self._documents.sum(1, dtype=np.float64)[pairs]
+        within, product = overlaps * (first + second), first * second
+        share = np.divide(within, product, out=np.zeros_like(within), where=product > 0)
         return np.clip(1.0 - share, 0.0, 1.0)
 
 
