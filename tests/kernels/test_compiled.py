@@ -18,8 +18,10 @@ from torch import Tensor
 import torch_lntm as lntm
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import NumericalError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
+from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.sampling import hmc
 
@@ -267,6 +269,29 @@ def test_a_transition_in_single_precision_is_equal_to_rounding(name, numba, monk
         return [*chains.state, info.acceptance, info.accepted, info.divergent]
 
     require_equal(run, monkeypatch, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["ctm", "covariates", "bursty", "1 topics"])
+def test_a_joint_chain_is_equal(name, numba, monkeypatch) -> None:
+    """Its documents, the topics of tokens, and the parts that are drawn given them."""
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+
+    def run() -> list[Tensor]:
+        chain = JointChain(model, corpus, warmup_steps=2)
+        thetas = [chain.sweep() for _ in range(3)]
+        return [*thetas, *(p.detach() for p in chain.model.parameters())]
+
+    require_equal(run, monkeypatch, 1e-8)
+
+
+def test_topics_of_tokens_need_a_number_for_each_token(numba) -> None:
+    batch, words = make_batch(np.array([[2, 1]])), torch.ones(2, 1).double()
+    for tokens, num_uniforms in ([2, 1], 2), ([3], 3), ([4, -1], 3):
+        with pytest.raises(ConfigError, match="uniform numbers"):
+            fused_kernels.draw_topics(
+                words[:1], words, batch, torch.tensor(tokens), torch.rand(num_uniforms).double()
+            )
 
 
 def test_elementary_functions_are_exact_to_rounding(numba) -> None:

@@ -211,6 +211,28 @@ def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
     return result
 
 
+def draw_topics(
+    weights: Tensor,
+    words: Tensor,
+    order: Tensor,
+    doc_index: Tensor,
+    word_offsets: Tensor,
+    tokens: Tensor,
+    uniforms: Tensor,
+) -> Tensor:
+    """Topics of tokens, counted: ``(num_words, num_topics)``; see :func:`fused.draw_topics`."""
+    offsets = torch.cat([tokens.new_zeros(1), tokens.cumsum(0)])
+    result = torch.empty_like(words)
+    tensors = weights, words, order, doc_index, word_offsets, offsets, uniforms
+    args = tuple(map(_array, tensors))
+
+    def work(first: int, end: int) -> None:
+        ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
+
+    share(work, len(words), (len(tokens) + len(uniforms)) * words.shape[1])
+    return result
+
+
 def mixed(bits: Tensor) -> Tensor:
     """SplitMix64's output function of int64 bits."""
     result = torch.empty_like(bits)

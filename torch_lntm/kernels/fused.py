@@ -352,6 +352,16 @@ def of_pairs(name: Literal["entropy", "overlap"], rows: Tensor, pairs: Tensor) -
     return cast(Tensor, _operations(rows).of_pairs(name, rows, pairs))
 
 
+def draw_topics(
+    weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
+) -> Tensor:
+    """:func:`torch_lntm.kernels.mixture.draw_topics` by compiled kernels."""
+    _require_shapes(batch, words, weights)
+    if len(tokens) != batch.nnz or len(uniforms) != int(tokens.sum()) or bool((tokens < 0).any()):
+        raise ConfigError(f"tokens of {len(tokens)} counts and {len(uniforms)} uniform numbers")
+    return _operations(weights).draw_topics(weights, words, *batch.by_word, tokens, uniforms)
+
+
 def mixed(bits: Tensor) -> Tensor:
     """Mixed bits of int64 bits, by the function of :mod:`torch_lntm.noise`, in a single launch."""
     return _operations(bits).mixed(bits.contiguous())

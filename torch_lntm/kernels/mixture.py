@@ -40,6 +40,8 @@ from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 
 #: Bound on the size of the padded responsibilities in memory.
 MAX_ELEMENTS = 2**24
+#: Bound on the proportions of tokens in memory, whose topics are drawn.
+MAX_DRAWN = 2**22
 
 
 def probability_floor(dtype: torch.dtype) -> float:
@@ -186,6 +188,36 @@ def expected_word_counts(
     ratio = likelihood.slopes(s, batch)
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]
     return sum_over_docs(ratio, counted, batch).mul_(words).mT
+
+
+def draw_topics(
+    weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
+) -> Tensor:
+    """Draw the topic of each token given its document and word, and count the tokens.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` float64 proportions of the documents.
+        words: ``(num_words, num_topics)`` float64 topics by word, contiguous.
+        batch: The documents.
+        tokens: ``(nnz,)`` int64 tokens of the stored counts.
+        uniforms: ``(num_tokens,)`` float64 uniform numbers, by stored count.
+
+    Returns:
+        ``(num_words, num_topics)`` float64.
+    """
+    if fused.is_compiled(weights):
+        return fused.draw_topics(weights, words, batch, tokens, uniforms)
+    num_words, num_topics = words.shape
+    counts = weights.new_zeros(words.numel(), dtype=torch.int64)
+    entries = torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
+    size = max(1, MAX_DRAWN // num_topics)
+    for entry, u in zip(entries.split(size), uniforms.split(size), strict=True):
+        word = batch.word_index[entry]
+        cumulative = (weights[batch.row_index[entry]] * words[word]).cumsum(-1)
+        at = u.to(cumulative)[:, None] * cumulative[:, -1:]
+        topic = torch.searchsorted(cumulative, at).squeeze(-1)
+        counts += torch.bincount(word * num_topics + topic, minlength=len(counts))
+    return counts.view(num_words, num_topics).double()
 
 
 def responsibility_covariance(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:

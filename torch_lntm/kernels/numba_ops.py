@@ -1412,6 +1412,45 @@ def visit(
         _finish(block, state, num_rows)
 
 
+# -- topics of tokens ------------------------------------------------------------------------------
+
+
+@_kernel
+def draw_topics(
+    weights, words, order, doc_index, word_offsets, tokens, uniforms, sums, counts, first, end
+):
+    """Draw the topics of all tokens of the words ``first:end``, and count them.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` proportions of the documents.
+        words: ``(num_words, num_topics)`` topics by word.
+        order: As for :func:`word_counts`, as are ``doc_index`` and ``word_offsets``.
+        doc_index: See ``order``.
+        word_offsets: See ``order``.
+        tokens: ``(nnz + 1,)`` int64 offsets of the entries' tokens in ``uniforms``.
+        uniforms: ``(num_tokens,)`` uniform numbers, one for each draw.
+        sums: ``(num_topics,)`` work space.
+        counts: ``(num_words, num_topics)`` float64, overwritten.
+        first: First word.
+        end: End of the words.
+    """
+    last = len(sums) - 1
+    for word in range(first, end):
+        phi, own = words[word], counts[word]
+        for k in range(len(sums)):
+            own[k] = 0.0
+        for at in range(word_offsets[word], word_offsets[word + 1]):
+            entry, t, total = order[at], weights[doc_index[at]], 0.0
+            for k in range(len(sums)):
+                total += t[k] * phi[k]
+                sums[k] = total
+            for token in range(tokens[entry], tokens[entry + 1]):
+                k, u = 0, uniforms[token] * total
+                while k < last and sums[k] < u:
+                    k += 1
+                own[k] += 1.0
+
+
 # -- expected counts -------------------------------------------------------------------------------
 
 
