@@ -1316,46 +1316,6 @@ def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, 
             _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
 
 
-@_compiled
-def _transition(
-    block,
-    documents,
-    chart,
-    drawn,
-    temperature,
-    factor,
-    adaptation,
-    settings,
-    outcome,
-    number,
-    num_rows,
-):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
-
-    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
-    functions is copied to where they are called.
-    """
-    cast, num_docs = block.z.dtype.type, len(documents.lengths)
-    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
-    num_steps = settings.num_steps if number >= 0 else 1
-    for step in range(num_steps):
-        last = step == num_steps - 1
-        _evaluate(block, documents, chart, num_rows, last)
-        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
-        if number >= 0:
-            for i in range(num_rows):
-                _kick_and_drift(block, factor, num_docs, i, kick, drift)
-    for i in range(num_rows):
-        row, prior = block.row[i], _log_prior(chart, block.z, i)
-        accepted = True
-        if number >= 0:
-            weight = temperature[row]
-            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
-            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
-        if accepted:
-            _keep(block, i, prior)
-
-
 @_kernel
 def visit(
     block,
@@ -1390,25 +1350,33 @@ def visit(
         first: First block.
         end: End of the blocks.
     """
-    num_chains = len(state.log_prior) // max(1, len(documents.lengths))
+    num_docs, cast = len(documents.lengths), block.z.dtype.type
+    num_chains = len(state.log_prior) // max(1, num_docs)
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, temperature, num_rows)
+        # Transition −1 only evaluates the states. The code of all functions is copied to where they
+        # are called, so the evaluation stands here once.
         for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
-            _transition(
-                block,
-                documents,
-                chart,
-                drawn,
-                temperature,
-                factor,
-                adaptation,
-                settings,
-                outcome,
-                number,
-                num_rows,
-            )
+            _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
+            num_steps = settings.num_steps if number >= 0 else 1
+            for step in range(num_steps):
+                last = step == num_steps - 1
+                _evaluate(block, documents, chart, num_rows, last)
+                kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+                for i in range(num_rows if number >= 0 else 0):
+                    _kick_and_drift(block, factor, num_docs, i, kick, drift)
+            for i in range(num_rows):
+                row, prior = block.row[i], _log_prior(chart, block.z, i)
+                accepted = True
+                if number >= 0:
+                    weight = temperature[row]
+                    chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+                    step_size = _adapt(adaptation, settings, row, number, chance)
+                    outcome.step_size[number, row] = step_size
+                if accepted:
+                    _keep(block, i, prior)
         _finish(block, state, num_rows)
 
 
@@ -1481,15 +1449,17 @@ def expected_counts(
     """
     num_topics = weights.shape[1]
     t, g = block.theta[0], block.slope[0]
+    # A literal number would make other types of the functions than those of a visit.
+    row, one = np.int64(0), np.int64(1)
     for b in range(first, end):
-        _fill(block, documents, 1, weights[:0], offsets[b], offsets[b + 1])
+        _fill(block, documents, one, weights[:0], offsets[b], offsets[b + 1])
         for doc in range(offsets[b], offsets[b + 1]):
             i = doc - offsets[b]
             begin, stop = block.begin[i], block.end[i]
             own, counts = weights[doc], topic_counts[doc]
             for k in range(num_topics):
                 t[k] = own[k]
-            _words_pass(block, documents, begin, stop, 0)
+            _words_pass(block, documents, begin, stop, row)
             for k in range(num_topics):
                 counts[k] = t[k] * g[k]
             log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
