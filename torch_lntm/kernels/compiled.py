@@ -118,13 +118,10 @@ def expected_counts(
     counts: Tensor,
     floor: float,
     keep: bool,
-    sweeps: int = 0,
-    concentration: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``.
 
-    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set. If there are
-    ``sweeps``, ``weights`` is overwritten by :func:`numba_ops.expected_counts`.
+    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
     topic_counts = torch.empty_like(weights)
@@ -134,12 +131,12 @@ def expected_counts(
     documents = _documents(tensors, floor)
     blocks = _Blocks(documents, 1, 0)
     results = (_array(log_likelihood), _array(topic_counts), _array(ratio))
-    args = documents, _array(weights), sweeps, concentration, *results, blocks.offsets
+    args = documents, _array(weights), *results, blocks.offsets
 
     def work(first: int, end: int) -> None:
         ops.expected_counts(blocks.work_space(), *args, first, end)
 
-    share(work, blocks.number, (sweeps + 1) * len(counts) * weights.shape[1])
+    share(work, blocks.number, len(counts) * weights.shape[1])
     return log_likelihood, topic_counts, ratio
 
 
@@ -163,27 +160,55 @@ def word_counts(
     return result
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index]."""
-    result = table.new_empty(len(index), table.shape[1])
-    args = *map(_array, (table, index, factor, shift)), _array(result)
+def start_step(
+    running: tuple[Any, ...],
+    documents: tuple[Tensor, ...],
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[float, Tensor]:
+    """A step of a start.
 
-    def work(first: int, end: int) -> None:
-        ops.scaled_rows(*args, first, end)
+    Args:
+        running: Fields of :class:`numba_ops.Running`, as tensors. The rows are overwritten.
+        documents: Fields of :class:`numba_ops.Step` up to ``table``, as tensors.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
 
-    share(work, len(index), result.numel())
+    Returns:
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
+    """
+    *tensors, floor = running
+    topics = ops.Running._make([*map(_array, tensors), floor])
+    num_topics, dtype = len(topics.factor), topics.rows.dtype
+    arrays = list(map(_array, documents))
+    num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
+    theta, tokens = np.empty((2, num_docs, num_topics), dtype)
+    step = ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
+    longest = int(np.diff(step.row_offsets).max(initial=0))
+
+    def visit(first: int, end: int) -> None:
+        pad = ops.new_pad(num_topics, longest, floor, dtype)
+        ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
+
+    def add(first: int, end: int) -> None:
+        ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
+
+    share(visit, num_docs, 2 * sweeps * nnz * num_topics)
+    share(add, len(step.words), nnz * num_topics)
+    return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
+
+
+def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
+    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    result = torch.empty(pairs.shape[1], dtype=torch.float64)
+    args = _array(rows), *_array(pairs), _array(result)
+    # A logarithm or a division takes ten times as long as a multiplication.
+    effort = 10 * len(result) * rows.shape[1]
+    share(lambda first, end: kernel(*args, first, end), len(result), effort)
     return result
-
-
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows to the rows of a contiguous table at different indices."""
-    assert table.is_contiguous()
-    args = *map(_array, (table, index, rows)), factor
-
-    def work(first: int, end: int) -> None:
-        ops.add_rows(*args, first, end)
-
-    share(work, len(index), rows.numel())
 
 
 def draw_topics(

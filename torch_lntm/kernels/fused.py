@@ -163,7 +163,6 @@ def expected_counts(
     batch: DocumentBatch,
     floor: float,
     by_word: bool = False,
-    steps: tuple[int, float] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in 1 or 2 launches.
 
@@ -173,8 +172,6 @@ def expected_counts(
         batch: The documents.
         floor: Least probability of a word.
         by_word: Whether to form the word counts too, in a second launch.
-        steps: Number of updates of the weights before the counts, and their pseudo-tokens, for
-            compiled kernels alone. ``weights`` is contiguous then and overwritten.
 
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
@@ -189,7 +186,7 @@ def expected_counts(
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
     log_likelihood, topic_counts, ratio = operations.expected_counts(
-        weights, words, *rows, floor, by_word, *(steps or ())
+        weights, words, *rows, floor, by_word
     )
     if not by_word:
         return log_likelihood, topic_counts, None
@@ -311,26 +308,55 @@ def visit(
     return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index].
+def start_step(
+    running: tuple[Any, ...],
+    words: Tensor,
+    batch: DocumentBatch,
+    theta: Tensor,
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[float, Tensor]:
+    """A step of a start, by compiled kernels alone.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
+        running: Fields of :class:`torch_lntm.kernels.numba_ops.Running`, as tensors. The rows are
+            contiguous and overwritten.
+        words: ``(n,)`` positions of the words of the batch in the rows.
+        batch: The documents, over these words.
+        theta: ``(corpus_size, num_topics)`` proportions of all documents. Those of the batch are
+            overwritten.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
+
+    Returns:
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
-    if is_compiled(table):
-        return cast(Tensor, _operations(table).scaled_rows(table, index, factor, shift))
-    return torch.addcmul(shift, table.index_select(0, index), factor)
+    from torch_lntm.kernels import compiled
+
+    _require_shapes(batch, words, batch.index[:, None])
+    rows = running[0]
+    if theta.shape != (batch.corpus_size, rows.shape[1]) or theta.dtype != rows.dtype:
+        raise ConfigError(f"{theta.dtype} proportions of shape {tuple(theta.shape)} for {batch}")
+    assert rows.is_contiguous()
+    assert theta.is_contiguous()
+    documents = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
+    return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
 
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows ``(n, size)`` to the rows of a table at different indices ``(n,)``."""
-    if is_compiled(table):
-        _operations(table).add_rows_(table, index, rows, factor)
-        return
-    table.index_add_(0, index, rows, alpha=factor)
+def of_pairs(name: Literal["entropy", "overlap"], rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` in float64 of pairs of rows, by compiled kernels alone.
+
+    With n the sum of the rows and N its sum, the entropy is N log N − Σ_v n_v log n_v. The overlap
+    of rows a and b is Σ_v a_v b_v / n_v.
+
+    Args:
+        name: The number.
+        rows: ``(num_rows, num_columns)`` float32, nonnegative.
+        pairs: ``(2, n)`` int64 rows.
+    """
+    return cast(Tensor, _operations(rows).of_pairs(name, rows, pairs))
 
 
 def draw_topics(

@@ -148,38 +148,6 @@ def expected_counts(
     )
 
 
-def updated_counts(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch, updates: int, concentration: float
-) -> tuple[Tensor, ExpectedCounts]:
-    """Expected counts, with word counts, after some updates of the weights.
-
-    An update is t ← (topic_counts + concentration) / its sum, a step towards the mode of a
-    Dirichlet posterior on the softmax scale. Compiled kernels make all of them while a document's
-    rows of the topics are in the cache.
-
-    Args:
-        weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
-        topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
-        batch: The counts, in the dtype and on the device of ``weights``.
-        updates: Number of updates.
-        concentration: Pseudo-tokens of each topic.
-
-    Returns:
-        The weights, and the expected counts there.
-    """
-    if fused.is_compiled(weights):
-        words, floor = topics.mT.contiguous(), probability_floor(weights.dtype)
-        weights = weights.clone(memory_format=torch.contiguous_format)
-        steps = updates, concentration
-        values, counts, by_word = fused.expected_counts(weights, words, batch, floor, True, steps)
-        assert by_word is not None
-        return weights, ExpectedCounts(values, counts, by_word.mT)
-    for _ in range(updates):
-        weights = expected_topic_counts(weights, topics, batch) + concentration
-        weights /= weights.sum(-1, keepdim=True)
-    return weights, expected_counts(weights, topics, batch, word_counts=True)
-
-
 def expected_topic_counts(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:

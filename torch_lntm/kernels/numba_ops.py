@@ -66,6 +66,7 @@ BLOCK_BYTES = 2**18
 #: Logit of the padding, whose exponential is 0 beside any other.
 _NOWHERE = -1e30
 _TAU = 2.0 * math.pi
+_TINY = float(np.finfo(np.float64).tiny)
 #: Scale c in log σ(cz), as in :mod:`torch_lntm.latents.gamma`.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
 
@@ -1421,24 +1422,11 @@ def draw_topics(
 # -- expected counts -------------------------------------------------------------------------------
 
 
-@_summed
-def _update(t, g, pseudo):
-    """Set t to (t · g + pseudo) / its sum."""
-    total = t.dtype.type(0)
-    for k in range(len(t)):
-        t[k] = t[k] * g[k] + pseudo
-        total += t[k]
-    for k in range(len(t)):
-        t[k] /= total
-
-
 @_kernel
 def expected_counts(
     block,
     documents,
     weights,
-    sweeps,
-    concentration,
     log_likelihood,
     topic_counts,
     ratio,
@@ -1446,16 +1434,12 @@ def expected_counts(
     first,
     end,
 ):
-    """Expected counts of the blocks ``first:end`` at weights t, after some updates of them.
-
-    An update is t ← (topic_counts + concentration) / its sum.
+    """Expected counts of the blocks ``first:end`` at weights t.
 
     Args:
         block: Work space.
         documents: :class:`Documents`.
-        weights: ``(num_docs, num_topics)`` t, overwritten by the updates.
-        sweeps: Number of updates.
-        concentration: Pseudo-tokens of each topic.
+        weights: ``(num_docs, num_topics)`` t.
         log_likelihood: ``(num_docs,)`` float64, overwritten.
         topic_counts: ``(num_docs, num_topics)``, overwritten.
         ratio: ``(nnz,)`` counts divided by s, overwritten; or empty.
@@ -1464,8 +1448,6 @@ def expected_counts(
         end: End of the blocks.
     """
     num_topics = weights.shape[1]
-    dtype = documents.words.dtype.type
-    pseudo = dtype(concentration)
     t, g = block.theta[0], block.slope[0]
     # A literal number would make other types of the functions than those of a visit.
     row, one = np.int64(0), np.int64(1)
@@ -1477,17 +1459,34 @@ def expected_counts(
             own, counts = weights[doc], topic_counts[doc]
             for k in range(num_topics):
                 t[k] = own[k]
-            for sweep in range(sweeps + 1):
-                _words_pass(block, documents, begin, stop, row)
-                if sweep < sweeps:
-                    _update(t[:num_topics], g, pseudo)
+            _words_pass(block, documents, begin, stop, row)
             for k in range(num_topics):
-                own[k], counts[k] = t[k], t[k] * g[k]
+                counts[k] = t[k] * g[k]
             log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
             if len(ratio):
                 entry = documents.row_offsets[doc]
                 for j in range(documents.row_offsets[doc + 1] - entry):
                     ratio[entry + j] = block.ratio[begin + j]
+
+
+@_compiled
+def _word_sums(weights, order, doc_index, ratio, at, stop, sums):
+    """Sums Σ_d t_d c_dv / s_dv of the entries ``at:stop`` of a word."""
+    zero = sums.dtype.type(0)
+    for k in range(len(sums)):
+        sums[k] = zero
+    while at + 4 <= stop:
+        t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
+        t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
+        r0, r1 = ratio[order[at]], ratio[order[at + 1]]
+        r2, r3 = ratio[order[at + 2]], ratio[order[at + 3]]
+        for k in range(len(sums)):
+            sums[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+        at += 4
+    for entry in range(at, stop):
+        t, r = weights[doc_index[entry]], ratio[order[entry]]
+        for k in range(len(sums)):
+            sums[k] += r * t[k]
 
 
 @_kernel
@@ -1505,60 +1504,265 @@ def word_counts(weights, words, order, doc_index, word_offsets, ratio, result, f
         first: First word.
         end: End of the words.
     """
-    num_topics = weights.shape[1]
-    zero = weights.dtype.type(0)
     for word in range(first, end):
         own, phi = result[word], words[word]
-        for k in range(num_topics):
-            own[k] = zero
         at, stop = word_offsets[word], word_offsets[word + 1]
-        while at + 4 <= stop:
-            t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
-            t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
-            r0, r1, r2, r3 = (
-                ratio[order[at]],
-                ratio[order[at + 1]],
-                ratio[order[at + 2]],
-                ratio[order[at + 3]],
-            )
-            for k in range(num_topics):
-                own[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-            at += 4
-        for entry in range(at, stop):
-            t, r = weights[doc_index[entry]], ratio[order[entry]]
-            for k in range(num_topics):
-                own[k] += r * t[k]
+        _word_sums(weights, order, doc_index, ratio, at, stop, own)
+        if at < stop:
+            for k in range(len(own)):
+                own[k] *= phi[k]
+
+
+# -- steps of a start ------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """Topics of a start: φ_v = factor · row_v + shift, a row of running word counts each.
+
+    Words with keywords have probabilities of their own, which are at least ``floor``:
+    φ_v = allowed_v · (factor · row_v + shift + extra_v).
+
+    Attributes:
+        rows: ``(num_words, num_topics)``, overwritten.
+        factor: ``(num_topics,)``.
+        shift: ``(num_topics,)``.
+        place: ``(num_words,)`` int64 row of a word in ``extra`` and ``allowed``, 0 for words
+            without keywords; or empty.
+        extra: ``(n, num_topics)``.
+        allowed: ``(n, num_topics)``.
+        floor: Least probability of a word.
+    """
+
+    rows: Array
+    factor: Array
+    shift: Array
+    place: Array
+    extra: Array
+    allowed: Array
+    floor: float
+
+
+class Step(NamedTuple):
+    """Documents of a step, and what it makes of them.
+
+    Attributes:
+        words: ``(n,)`` int64 positions of the words of all documents.
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64 positions in ``words``.
+        counts: ``(nnz,)``.
+        order: ``(nnz,)`` int64 entries, word by word, with ascending documents.
+        doc_index: ``(nnz,)`` int64 documents of these entries.
+        word_offsets: ``(n + 1,)`` int64.
+        index: ``(num_docs,)`` int64 rows of the documents in ``table``.
+        table: Proportions ``(.., num_topics)`` of all documents, updated.
+        theta: ``(num_docs, num_topics)`` proportions before the last update, overwritten.
+        tokens: ``(num_docs, num_topics)`` expected tokens at ``theta``, overwritten.
+        ratio: ``(nnz,)`` counts divided by the words' probabilities at ``theta``, overwritten.
+        value: ``(num_docs,)`` float64 log likelihood at ``theta``, overwritten.
+    """
+
+    words: Array
+    row_offsets: Array
+    word_index: Array
+    counts: Array
+    order: Array
+    doc_index: Array
+    word_offsets: Array
+    index: Array
+    table: Array
+    theta: Array
+    tokens: Array
+    ratio: Array
+    value: Array
+
+
+class Pad(NamedTuple):
+    """Work space of one thread for a document, with the names of :class:`Block`.
+
+    Attributes:
+        words: ``(height, width)`` rows of a document's words; see :func:`_copy_row`.
+        counts: Counts of these words.
+        s: Their probabilities.
+        ratio: Counts divided by the probabilities.
+        theta: ``(1, width)``.
+        slope: ``(1, width)``.
+        concentration: As for :class:`Documents`; infinite.
+        floor: As for :class:`Documents`.
+    """
+
+    words: Array
+    counts: Array
+    s: Array
+    ratio: Array
+    theta: Array
+    slope: Array
+    concentration: float
+    floor: float
+
+
+def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
+    """Work space for documents of at most ``longest`` different words."""
+    width, height = padded(num_topics + 1), padded(longest)
+    shapes = (height, width), height, height, height, (1, width), (1, width)
+    return Pad(*(np.zeros(shape, dtype) for shape in shapes), math.inf, floor)
+
+
+@_compiled
+def _copy_row(running, word, into):
+    """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
+
+    Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
+    """
+    row, num_topics = running.rows[word], len(running.factor)
+    for k in range(num_topics):
+        into[k] = row[k]
+    into[num_topics] = 1
+    if len(running.place) and running.place[word]:
+        into[num_topics] = 0
+        factor, shift, at = running.factor, running.shift, running.place[word]
+        floor = into.dtype.type(running.floor)
         for k in range(num_topics):
-            own[k] *= phi[k]
+            value = factor[k] * row[k] + shift[k] + running.extra[at, k]
+            value *= running.allowed[at, k]
+            into[k] = (floor if value < floor else value) / factor[k]
 
 
-# -- rows of a large table -------------------------------------------------------------------------
+@_compiled
+def _copy_document(pad, running, step, doc):
+    """Copy a document's words, and return their number with padding."""
+    begin, at = step.row_offsets[doc], 0
+    for entry in range(begin, step.row_offsets[doc + 1]):
+        _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
+        pad.counts[at] = step.counts[entry]
+        at += 1
+    while at % WIDTH:
+        pad.words[at, :] = 0
+        pad.counts[at] = 0
+        at += 1
+    return at
+
+
+@_summed
+def _scaled_theta(running, theta, t):
+    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
+    total, num_topics = t.dtype.type(0), len(theta)
+    for k in range(num_topics):
+        t[k] = running.factor[k] * theta[k]
+        total += running.shift[k] * theta[k]
+    t[num_topics] = total
+
+
+@_summed
+def _updated_theta(running, theta, g, tokens, pseudo, new):
+    """Write each topic's tokens at θ, and new proportions, from the slope g in these rows."""
+    num_topics, total = len(theta), theta.dtype.type(0)
+    rest = g[num_topics]
+    for k in range(num_topics):
+        tokens[k] = theta[k] * (running.factor[k] * g[k] + running.shift[k] * rest)
+        new[k] = tokens[k] + pseudo
+        total += new[k]
+    for k in range(num_topics):
+        new[k] /= total
 
 
 @_kernel
-def scaled_rows(table, index, factor, shift, result, first, end):
-    """Rows ``first:end`` of shift + factor × table[index], a row of the table at a time.
+def start_documents(pad, running, step, sweeps, concentration, first, end):
+    """Update the proportions of the documents ``first:end`` of a step.
+
+    An update is θ ← (tokens + concentration) / its sum. The word counts belong to the proportions
+    before the last update.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
-        result: ``(n, size)``, overwritten.
-        first: First row of the result.
-        end: End of the rows.
+        pad: Work space.
+        running: :class:`Running`.
+        step: :class:`Step`.
+        sweeps: Number of updates, at least 1.
+        concentration: Pseudo-tokens of each topic.
+        first: First document.
+        end: End of the documents.
     """
-    for i in range(first, end):
-        row, own = table[index[i]], result[i]
-        for k in range(len(factor)):
-            own[k] = shift[k] + factor[k] * row[k]
+    t, g = pad.theta[0], pad.slope[0]
+    pseudo = t.dtype.type(concentration)
+    for doc in range(first, end):
+        stop = _copy_document(pad, running, step, doc)
+        own, new = step.theta[doc], step.table[step.index[doc]]
+        for _ in range(sweeps):
+            for k in range(len(own)):
+                own[k] = new[k]
+            _scaled_theta(running, own, t)
+            _words_pass(pad, pad, 0, stop, 0)
+            _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
+        step.value[doc] = _log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
+        begin = step.row_offsets[doc]
+        for entry in range(begin, step.row_offsets[doc + 1]):
+            step.ratio[entry] = pad.ratio[entry - begin]
 
 
 @_kernel
-def add_rows(table, index, rows, factor, first, end):
-    """Add factor × rows to rows of a table, those of different indices ``index[first:end]``."""
-    factor = rows.dtype.type(factor)
+def start_words(sums, running, step, weight, first, end):
+    """Add ``weight`` times the word counts of a step to the rows of its words ``first:end``.
+
+    ``sums`` ``(num_topics,)`` is overwritten.
+    """
+    factor, shift = running.factor, running.shift
+    weight, floor = sums.dtype.type(weight), sums.dtype.type(running.floor)
     for i in range(first, end):
-        row, own = rows[i], table[index[i]]
-        for k in range(rows.shape[1]):
-            own[k] += factor * row[k]
+        word, at, stop = step.words[i], step.word_offsets[i], step.word_offsets[i + 1]
+        _word_sums(step.theta, step.order, step.doc_index, step.ratio, at, stop, sums)
+        own = running.rows[word]
+        if len(running.place) and running.place[word]:
+            at = running.place[word]
+            extra, allowed = running.extra[at], running.allowed[at]
+            for k in range(len(sums)):
+                phi = (factor[k] * own[k] + shift[k] + extra[k]) * allowed[k]
+                own[k] += weight * (floor if phi < floor else phi) * sums[k]
+        else:
+            for k in range(len(sums)):
+                own[k] += weight * (factor[k] * own[k] + shift[k]) * sums[k]
+
+
+# -- pairs of topics -------------------------------------------------------------------------------
+
+
+@_summed
+def _entropy(a, b):
+    """N log N − Σ_v n_v log n_v for n = a + b."""
+    total, inner = 0.0, 0.0
+    for v in range(len(a)):
+        x = np.float64(a[v] + b[v])
+        total += x
+        inner += x * _log_double(x if x > _TINY else _TINY)
+    return total * math.log(max(total, _TINY)) - inner
+
+
+@_summed
+def _overlap(a, b):
+    """Σ_d a_d b_d / (a_d + b_d)."""
+    total = 0.0
+    for d in range(len(a)):
+        x, y = np.float64(a[d]), np.float64(b[d])
+        total += x * y / (x + y if x + y > _TINY else _TINY)
+    return total
+
+
+@_kernel
+def pair_entropies(counts, first, second, result, begin, end):
+    """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
+
+    Args:
+        counts: ``(num_rows, num_columns)`` float32, nonnegative.
+        first: ``(n,)`` int64 rows.
+        second: ``(n,)`` int64 rows.
+        result: ``(n,)`` float64, overwritten.
+        begin: First pair.
+        end: End of the pairs.
+    """
+    for i in range(begin, end):
+        result[i] = _entropy(counts[first[i]], counts[second[i]])
+
+
+@_kernel
+def pair_overlaps(counts, first, second, result, begin, end):
+    """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
+    for i in range(begin, end):
+        result[i] = _overlap(counts[first[i]], counts[second[i]])
