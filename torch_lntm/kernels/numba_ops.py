@@ -571,7 +571,7 @@ def _exp_lanes_double(x):
 
 @_compiled
 def _log_single(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
     bits = np.float32(x).view(np.int32)
     # The mantissa m in [√½, √2) and the exponent k of x = 2^k m.
     shifted = np.int32(bits - 0x3F3504F3)
@@ -585,12 +585,12 @@ def _log_single(x):
     half = np.float32(0.5) * f * f
     rest = s * (half + (odd + even)) + k * np.float32(9.0580006145e-06)
     value = k * np.float32(6.9313812256e-01) - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 @_compiled
 def _log_double(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, log*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
     bits = np.float64(x).view(np.int64)
     shifted = bits - 0x3FE6A09E667F3BCD
     k = np.float64(shifted >> 52)
@@ -609,7 +609,7 @@ def _log_double(x):
     half = 0.5 * f * f
     rest = s * (half + (odd + even)) + k * 1.90821492927058770002e-10
     value = k * 6.93147180369123816490e-01 - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 def _exp(x):
@@ -1316,46 +1316,6 @@ def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, 
             _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
 
 
-@_compiled
-def _transition(
-    block,
-    documents,
-    chart,
-    drawn,
-    temperature,
-    factor,
-    adaptation,
-    settings,
-    outcome,
-    number,
-    num_rows,
-):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
-
-    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
-    functions is copied to where they are called.
-    """
-    cast, num_docs = block.z.dtype.type, len(documents.lengths)
-    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
-    num_steps = settings.num_steps if number >= 0 else 1
-    for step in range(num_steps):
-        last = step == num_steps - 1
-        _evaluate(block, documents, chart, num_rows, last)
-        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
-        if number >= 0:
-            for i in range(num_rows):
-                _kick_and_drift(block, factor, num_docs, i, kick, drift)
-    for i in range(num_rows):
-        row, prior = block.row[i], _log_prior(chart, block.z, i)
-        accepted = True
-        if number >= 0:
-            weight = temperature[row]
-            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
-            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
-        if accepted:
-            _keep(block, i, prior)
-
-
 @_kernel
 def visit(
     block,
@@ -1390,25 +1350,33 @@ def visit(
         first: First block.
         end: End of the blocks.
     """
-    num_chains = len(state.log_prior) // max(1, len(documents.lengths))
+    num_docs, cast = len(documents.lengths), block.z.dtype.type
+    num_chains = len(state.log_prior) // max(1, num_docs)
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, temperature, num_rows)
+        # Transition −1 only evaluates the states. The code of all functions is copied to where they
+        # are called, so the evaluation stands here once.
         for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
-            _transition(
-                block,
-                documents,
-                chart,
-                drawn,
-                temperature,
-                factor,
-                adaptation,
-                settings,
-                outcome,
-                number,
-                num_rows,
-            )
+            _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
+            num_steps = settings.num_steps if number >= 0 else 1
+            for step in range(num_steps):
+                last = step == num_steps - 1
+                _evaluate(block, documents, chart, num_rows, last)
+                kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+                for i in range(num_rows if number >= 0 else 0):
+                    _kick_and_drift(block, factor, num_docs, i, kick, drift)
+            for i in range(num_rows):
+                row, prior = block.row[i], _log_prior(chart, block.z, i)
+                accepted = True
+                if number >= 0:
+                    weight = temperature[row]
+                    chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+                    step_size = _adapt(adaptation, settings, row, number, chance)
+                    outcome.step_size[number, row] = step_size
+                if accepted:
+                    _keep(block, i, prior)
         _finish(block, state, num_rows)
 
 

@@ -134,6 +134,7 @@ class Chains:
         else:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
+        self._latents: dict[str, Tensor] | None = None
         # Checking makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
             self._require_finite(initial or {})
@@ -178,7 +179,7 @@ class Chains:
     def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
         """Coordinates z of latent variables, after a check of their names and shapes."""
         space = self.target.space
-        template = space.latents(self.target.topics.new_zeros(*keys.shape, space.dim))
+        template = space.latents(self.target.topics.new_zeros(1, 1, space.dim))
         if set(latents) != set(template):
             raise ConfigError(
                 f"initial_params has {', '.join(sorted(latents))}; expected "
@@ -189,10 +190,11 @@ class Chains:
             value = torch.as_tensor(latents[site]).to(expected)
             if len(keys) == 1 and value.dim() == 2:
                 value = value[None]
-            if value.shape != expected.shape:
+            shape = (*keys.shape, expected.shape[-1])
+            if value.shape != shape:
                 raise ConfigError(
                     f"initial {site} of shape {tuple(torch.as_tensor(latents[site]).shape)}; "
-                    f"expected {tuple(expected.shape)}"
+                    f"expected {shape}"
                 )
             values[site] = value
         return space.locate(values, keys).to(self.target.topics.dtype)
@@ -220,7 +222,9 @@ class Chains:
     @property
     def latents(self) -> dict[str, Tensor]:
         """Latent variables of the chains ``(num_chains, num_docs, dim)`` by the sites' names."""
-        return self.target.space.latents(self.state.position)
+        if self._latents is None:
+            self._latents = self.target.space.latents(self.state.position)
+        return self._latents
 
     @property
     def logits(self) -> Tensor:
@@ -238,6 +242,7 @@ class Chains:
         Returns:
             Outcome of each transition, and the step sizes after it.
         """
+        self._latents = None
         if not hmc.is_compiled(self.target):
             return [self._step(drawn) for drawn in self._draw(number)]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
