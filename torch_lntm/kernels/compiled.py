@@ -124,20 +124,15 @@ def expected_counts(
     The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
-    topic_counts = torch.empty_like(weights)
-    ratio = weights.new_empty(len(counts) if keep else 0)
-    lengths = weights.new_empty(len(weights))  # not read
-    tensors = row_offsets, word_index, counts, lengths, words
-    documents = _documents(tensors, floor)
-    blocks = _Blocks(documents, 1, 0)
-    results = (_array(log_likelihood), _array(topic_counts), _array(ratio))
-    args = documents, _array(weights), *results, blocks.offsets
+    topic_counts, s = torch.empty_like(weights), torch.empty_like(counts)
+    documents = map(_array, (weights, words, row_offsets, word_index, counts))
+    args = *documents, floor, *map(_array, (log_likelihood, topic_counts, s))
 
     def work(first: int, end: int) -> None:
-        ops.expected_counts(blocks.work_space(), *args, first, end)
+        ops.expected_counts(*args, first, end)
 
-    share(work, blocks.number, len(counts) * weights.shape[1])
-    return log_likelihood, topic_counts, ratio
+    share(work, len(weights), len(counts) * weights.shape[1])
+    return log_likelihood, topic_counts, counts / s if keep else s[:0]
 
 
 def word_counts(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Literal, cast
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
+from torch_lntm.kernels.threads import kernels_only
 
 #: Largest size of the map from z to logits for transitions in a single launch on a GPU. Each chain
 #: reads the map again at every step, whereas a matrix product reads it once for all chains.
@@ -62,6 +64,11 @@ def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
 def is_compiled(tensor: Tensor) -> bool:
     """Whether Numba's kernels compute with a tensor; see :func:`kind`."""
     return kind(tensor) == "numba"
+
+
+def with_threads(tensor: Tensor) -> AbstractContextManager[None]:
+    """Context of :func:`~torch_lntm.kernels.threads.kernels_only` if Numba's kernels compute."""
+    return kernels_only() if is_compiled(tensor) else nullcontext()
 
 
 @functools.cache

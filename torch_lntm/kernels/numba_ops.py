@@ -583,7 +583,7 @@ def _exp_lanes_double(x):
 
 @_compiled
 def _log_single(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
     bits = np.float32(x).view(np.int32)
     # The mantissa m in [√½, √2) and the exponent k of x = 2^k m.
     shifted = np.int32(bits - 0x3F3504F3)
@@ -597,12 +597,12 @@ def _log_single(x):
     half = np.float32(0.5) * f * f
     rest = s * (half + (odd + even)) + k * np.float32(9.0580006145e-06)
     value = k * np.float32(6.9313812256e-01) - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 @_compiled
 def _log_double(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, log*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
     bits = np.float64(x).view(np.int64)
     shifted = bits - 0x3FE6A09E667F3BCD
     k = np.float64(shifted >> 52)
@@ -621,7 +621,7 @@ def _log_double(x):
     half = 0.5 * f * f
     rest = s * (half + (odd + even)) + k * 1.90821492927058770002e-10
     value = k * 6.93147180369123816490e-01 - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 def _exp(x):
@@ -1451,51 +1451,70 @@ def draw_topics(
 # -- expected counts -------------------------------------------------------------------------------
 
 
+@_summed
+def _count_topics(words, index, counts, floor, t, s, g):
+    """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, four words at a time."""
+    zero, last = g.dtype.type(0), len(index) - 1
+    for k in range(len(g)):
+        g[k] = zero
+    for i in range(0, len(index), 4):
+        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+        p0, p1, p2, p3 = words[index[i]], words[index[i1]], words[index[i2]], words[index[i3]]
+        s0 = s1 = s2 = s3 = zero
+        for k in range(len(g)):
+            s0 += p0[k] * t[k]
+            s1 += p1[k] * t[k]
+            s2 += p2[k] * t[k]
+            s3 += p3[k] * t[k]
+        # Unlike a maximum, this keeps a NaN.
+        s0, s1 = floor if s0 < floor else s0, floor if s1 < floor else s1
+        s2, s3 = floor if s2 < floor else s2, floor if s3 < floor else s3
+        s[i], s[i1], s[i2], s[i3] = s0, s1, s2, s3
+        r0, r1 = counts[i] / s0, counts[i1] / s1 if i1 > i else zero
+        r2, r3 = counts[i2] / s2 if i2 > i1 else zero, counts[i3] / s3 if i3 > i2 else zero
+        for k in range(len(g)):
+            g[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+    for k in range(len(g)):
+        g[k] *= t[k]
+
+
 @_kernel
 def expected_counts(
-    block,
-    documents,
     weights,
+    words,
+    row_offsets,
+    word_index,
+    counts,
+    floor,
     log_likelihood,
     topic_counts,
-    ratio,
-    offsets,
+    s,
     first,
     end,
 ):
-    """Expected counts of the blocks ``first:end`` at weights t.
+    """Log likelihoods and expected counts of the documents ``first:end`` at weights t.
+
+    It reads the rows of the topics where they are, because it reads them only once.
 
     Args:
-        block: Work space.
-        documents: :class:`Documents`.
         weights: ``(num_docs, num_topics)`` t.
+        words: ``(num_words, num_topics)`` topics by word.
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64.
+        counts: ``(nnz,)``.
+        floor: Least probability of a word.
         log_likelihood: ``(num_docs,)`` float64, overwritten.
         topic_counts: ``(num_docs, num_topics)``, overwritten.
-        ratio: ``(nnz,)`` counts divided by s, overwritten; or empty.
-        offsets: As for :func:`visit`, with one chain.
-        first: First block.
-        end: End of the blocks.
+        s: ``(nnz,)`` probabilities of the words, overwritten.
+        first: First document.
+        end: End of the documents.
     """
-    num_topics = weights.shape[1]
-    t, g = block.theta[0], block.slope[0]
-    # A literal number would make other types of the functions than those of a visit.
-    row, one = np.int64(0), np.int64(1)
-    for b in range(first, end):
-        _fill(block, documents, one, weights[:0], offsets[b], offsets[b + 1])
-        for doc in range(offsets[b], offsets[b + 1]):
-            i = doc - offsets[b]
-            begin, stop = block.begin[i], block.end[i]
-            own, counts = weights[doc], topic_counts[doc]
-            for k in range(num_topics):
-                t[k] = own[k]
-            _words_pass(block, documents, begin, stop, row)
-            for k in range(num_topics):
-                counts[k] = t[k] * g[k]
-            log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
-            if len(ratio):
-                entry = documents.row_offsets[doc]
-                for j in range(documents.row_offsets[doc + 1] - entry):
-                    ratio[entry + j] = block.ratio[begin + j]
+    least = words.dtype.type(floor)
+    for doc in range(first, end):
+        i, j = row_offsets[doc], row_offsets[doc + 1]
+        t, g = weights[doc], topic_counts[doc]
+        _count_topics(words, word_index[i:j], counts[i:j], least, t, s[i:j], g)
+        log_likelihood[doc] = _log_likelihood(counts, s, i, j, math.inf)
 
 
 @_compiled

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -49,7 +48,6 @@ from torch_lntm.inference.em.schedule import (
 from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.kernels import fused
-from torch_lntm.kernels.threads import kernels_only
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
@@ -254,8 +252,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     def run(self, *args: Any, **options: Any) -> StopReason:
         """See :meth:`ResumableFit.run`. Compiled kernels have all threads."""
-        compiled = fused.is_compiled(self.model.topics.probs)
-        with kernels_only() if compiled else nullcontext():
+        with fused.with_threads(self.model.topics.probs):
             return super().run(*args, **options)
 
     def steps(self) -> Generator[dict[str, Any]]:
