@@ -102,6 +102,18 @@ def fused(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.fixture(params=["compiled", "pytorch"])
+def back_end(request, monkeypatch):
+    """Runs a test twice on the CPU: by Numba's kernels, and by PyTorch's operations."""
+    if request.param == "compiled":
+        request.getfixturevalue("numba")
+    else:
+        from support.kernels import without_fused_kernels
+
+        without_fused_kernels(monkeypatch)
+    return request.param
+
+
 @pytest.fixture
 def generator(device):
     """A generator on the device, in the same state at the start of every test."""

@@ -108,6 +108,7 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     assert 1.0 < completion.perplexity < NUM_WORDS
 
 
+@pytest.mark.usefixtures("back_end")
 @each_prior
 def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
@@ -266,6 +267,7 @@ def batch_of(model: TopicModel, corpus: Corpus):
     return model.encode(corpus).batch(dtype=torch.float64)
 
 
+@pytest.mark.usefixtures("back_end")
 @each_part
 def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -320,6 +322,7 @@ def test_pyro_trains_and_samples_user_models(make_part, corpus, kind) -> None:
     assert all(bool(value.isfinite().all()) for value in samples.values())
 
 
+@pytest.mark.usefixtures("back_end")
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
 @each_part
 def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:

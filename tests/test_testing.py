@@ -39,6 +39,7 @@ def batch(corpus) -> DocumentBatch:
 # -- priors and guides ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("back_end")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_priors_keep_their_contract(family, batch) -> None:
@@ -185,6 +186,7 @@ def test_check_guide_finds_a_guide_that_depends_on_neighbours(batch) -> None:
 # -- topics and words ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("back_end")
 @pytest.mark.parametrize(
     "topics",
     [
@@ -200,6 +202,7 @@ def test_topics_keep_their_contract(topics, batch) -> None:
     testing.check_topics(topics, batch)
 
 
+@pytest.mark.usefixtures("back_end")
 @pytest.mark.parametrize("penalty", [0.3, 3.0])
 def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
     groups = models.Levels.of(corpus, "party")
@@ -207,6 +210,7 @@ def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
     testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
 
 
+@pytest.mark.usefixtures("back_end")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [Multinomial(), DirichletMultinomial(), DirichletMultinomial(2.0)]
@@ -300,6 +304,7 @@ def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:
 YEARS = models.Periods("year", (1, 2, 4), (1.0, 2.0, 4.0), (0.5, 0.3, 0.2))
 
 
+@pytest.mark.usefixtures("back_end")
 def test_topics_of_periods_keep_their_contract(corpus) -> None:
     years = np.arange(corpus.num_docs) % 3
     batch = corpus.with_covariates({"content": years}).batch(dtype=torch.float64)

@@ -13,14 +13,39 @@ from support.commands import QUICK
 
 import torch_lntm as lntm
 from torch_lntm.cli import Computation, main
+from torch_lntm.kernels import threads
 
 
-def test_commands_use_one_thread_by_default():
-    before = torch.get_num_threads()
-    for options, threads in (({"threads": 2}, 2), ({}, 1)):
-        Computation(**options).start()
-        assert torch.get_num_threads() == threads
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Two cores for compiled kernels, which use both for any work."""
+    monkeypatch.setattr(threads, "_cores", lambda physical=False: 2)
+    monkeypatch.setattr(threads, "_torch_threads", lambda: 2)
+    monkeypatch.setattr(threads, "LEAST_EFFORT", 1)
+    before, chosen = torch.get_num_threads(), threads._chosen
+    yield
     torch.set_num_threads(before)
+    threads._chosen = chosen
+
+
+def test_commands_use_all_cores_by_default_but_one_thread_of_torch(two_cores):
+    for options, kernels, of_torch in (({"threads": 1}, 1, 1), ({}, 2, 1), ({"threads": 2}, 2, 2)):
+        Computation(**options).start()
+        assert (threads.num_threads(), torch.get_num_threads()) == (kernels, of_torch)
+
+
+@pytest.mark.slow
+def test_fits_with_any_number_of_threads_write_the_same_files(two_cores, numba, counts, capsys):
+    fit = ["fit", counts, "--num-topics", "3", "--max-epochs", "3", "--warmup-epochs", "1"]
+    for number in "12":
+        assert main([*fit, "--no-progress", "--threads", number, "--out", number]) == 0
+    for name in ("model.safetensors", "evaluation.json", "split.npz"):
+        assert Path("1", name).read_bytes() == Path("2", name).read_bytes()
+    runs = [lntm.load_run(number) for number in "12"]
+    latents = [run.chains().latents["eta"].nan_to_num() for run in runs]
+    assert torch.equal(*latents)
+    objectives = [[record["objective"] for record in run.history] for run in runs]
+    assert objectives[0] == objectives[1]
 
 
 @pytest.mark.parametrize(

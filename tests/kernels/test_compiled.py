@@ -1,10 +1,11 @@
-"""Compiled kernels of a CPU against PyTorch's operations: noise, whole visits, bits and threads."""
+"""Compiled kernels of a CPU against PyTorch's operations: noise and whole visits."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
+from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.em.statistics import chain_statistics
 from torch_lntm.kernels import fused as fused_kernels
-from torch_lntm.kernels import threads
+from torch_lntm.kernels.mixture import expected_counts
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.sampling import hmc
 
@@ -133,7 +137,8 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(3) + chains.advance(3)
+    passed = chains.advance(3) + chains.advance(3, with_counts=True)
+    counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
     passed += again.advance(2)
     # Diverging chains beside sound ones.
@@ -143,7 +148,7 @@ def visited(
     for info, step_size in passed:
         energy_error = info.energy_error.where(~info.divergent, 0.0)
         values += [info.acceptance, info.accepted, energy_error, info.divergent, step_size]
-    return [*values, chains.divergences, chains.moved, chains.mean_acceptance]
+    return [*values, counts, chains.divergences, chains.moved, chains.mean_acceptance]
 
 
 def require_equal(run: Callable[[], list[Tensor]], monkeypatch, tolerance: float = 1e-10) -> None:
@@ -272,49 +277,78 @@ def test_a_transition_in_single_precision_is_equal_to_rounding(name, numba, monk
     require_equal(run, monkeypatch, 1e-4)
 
 
-def fitted(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Parameters and chains of a short fit in float32."""
-    monkeypatch.setattr(threads, "LEAST_EFFORT", 1)
-    monkeypatch.setattr(threads, "_number", num_threads)
-    model = lntm.models.ctm(6, NUM_WORDS, seed=0)
-    engine = lntm.inference.MonteCarloEM(
-        model, max_epochs=3, warmup_epochs=1, batch_size=20, progress=False
+@pytest.mark.parametrize("name", ["ctm", "covariates", "bursty", "1 topics"])
+def test_a_joint_chain_is_equal(name, numba, monkeypatch) -> None:
+    """Its documents, the topics of tokens, and the parts that are drawn given them."""
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+
+    def run() -> list[Tensor]:
+        chain = JointChain(model, corpus, warmup_steps=2)
+        thetas = [chain.sweep() for _ in range(3)]
+        return [*thetas, *(p.detach() for p in chain.model.parameters())]
+
+    require_equal(run, monkeypatch, 1e-8)
+
+
+def test_topics_of_tokens_need_a_number_for_each_token(numba) -> None:
+    batch, words = make_batch(np.array([[2, 1]])), torch.ones(2, 1).double()
+    for tokens, num_uniforms in ([2, 1], 2), ([3], 3), ([4, -1], 3):
+        with pytest.raises(ConfigError, match="uniform numbers"):
+            fused_kernels.draw_topics(
+                words[:1], words, batch, torch.tensor(tokens), torch.rand(num_uniforms).double()
+            )
+
+
+def test_kernels_refuse_other_shapes(numba) -> None:
+    """They check nothing themselves, and would read other memory."""
+    model = lntm.models.ctm(4, 3, **F64)
+    batch = make_batch(np.ones((5, 3)))
+    target = model.bind(batch)
+    words, weights = target.topics.mT.contiguous(), torch.ones(5, 4).double()
+    state = hmc.evaluate(target, torch.zeros(1, 5, 4).double())
+    numbers = hmc.draw(noise.document_keys(0, batch.index, 1), target)
+    form, square, four = target.space.form, torch.eye(3).double(), torch.ones(4).double()
+
+    def step(position: Tensor = state.position, factor: Tensor | None = None, **form_: Any) -> None:
+        other = replace(target, space=SimpleNamespace(form=form._replace(**form_)))
+        hmc.step(numbers, other, state._replace(position=position), four[0], Metric(factor), 1)
+
+    step()
+    step(factor=torch.eye(4).double().expand(5, 4, 4), loc=torch.ones(5, 4).double())
+    wrong: list[Callable[[], object]] = [
+        lambda: fused_kernels.expected_counts(weights[:, :3], words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights[:4], words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights, words[:2], batch, 1e-9),
+        lambda: fused_kernels.draw_topics(weights[:, :3], words, batch, batch.counts, four),
+        lambda: step(state.position[..., :3]),
+        lambda: step(factor=square),
+        lambda: step(factor=torch.eye(4).double().expand(4, 4, 4)),
+        lambda: step(loading=form.loading[:3]),
+        lambda: step(loading=form.loading[:, :3], loc=four[:3]),
+        lambda: step(loc=torch.ones(4, 4).double()),
+        lambda: step(concentration=four[:3]),
+    ]
+    for call in wrong:
+        with pytest.raises(ConfigError):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_at_extreme_weights_are_equal(dtype, numba, monkeypatch) -> None:
+    batch, topics = (
+        make_batch(np.ones((6, 7)), dtype=dtype),
+        torch.linspace(0.1, 0.9, 14).view(2, 7).to(dtype),
     )
-    result = engine.fit(make_corpus())
-    return [*(p.detach() for p in model.parameters()), result.means]
+    rows = [[1, 2], [math.inf, 1], [math.nan, 1], [0, 0], [1e38, 3e38], [-1, 1e-3]]
+    weights = torch.tensor(rows, dtype=dtype)
 
+    def run() -> list[Tensor]:
+        counts = expected_counts(weights, topics, batch, word_counts=True)
+        assert counts.word_counts is not None
+        return list(counts)
 
-@pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
-def test_any_number_of_threads_gives_the_same_bits(numba, monkeypatch) -> None:
-    alone = fitted(1, monkeypatch)
-    for number in (2, 3):
-        for got, expected in zip(fitted(number, monkeypatch), alone, strict=True):
-            assert torch.equal(got.isnan(), expected.isnan())
-            assert torch.equal(got.nan_to_num(), expected.nan_to_num())
-
-
-def test_pieces_cover_all_items_once_and_errors_reach_the_caller(monkeypatch) -> None:
-    monkeypatch.setattr(threads, "_number", 3)
-    seen: list[int] = []
-    threads.share(lambda first, end: seen.extend(range(first, end)), 1000, 1e9)
-    assert sorted(seen) == list(range(1000))
-    threads.share(lambda first, end: seen.clear(), 0, 1e9)
-    assert seen
-
-    def fail(first: int, end: int) -> None:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        threads.share(fail, 10, 1e9)
-
-
-def test_kernels_get_the_threads_that_torch_had() -> None:
-    before = torch.get_num_threads()
-    with threads.kernels_only(), threads.kernels_only():
-        assert torch.get_num_threads() == 1
-        assert threads._number == before
-    assert torch.get_num_threads() == before
-    assert threads._number is None
+    require_equal(run, monkeypatch, 10 * torch.finfo(dtype).eps)
 
 
 def test_elementary_functions_are_exact_to_rounding(numba) -> None:
@@ -344,18 +378,3 @@ def test_elementary_functions_are_exact_to_rounding(numba) -> None:
         of_all(getattr(ops, f"_log_{name}"), x, y)
         exact = np.log(x.astype(np.longdouble))
         assert (np.abs(y - exact) <= error * np.abs(exact)).all()
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [("2", "LNTM_COMPILED is '2'"), ("1", "pip install")]
-)
-def test_a_bad_switch_and_a_missing_numba_are_errors(value, message, monkeypatch) -> None:
-    monkeypatch.delenv("LNTM_TRITON", raising=False)
-    monkeypatch.setenv("LNTM_COMPILED", value)
-    monkeypatch.setitem(sys.modules, "torch_lntm.kernels.compiled", None)
-    fused_kernels._has_numba.cache_clear()
-    with pytest.raises(ConfigError, match=message):
-        fused_kernels.is_compiled(torch.ones(2))
-    monkeypatch.setenv("LNTM_COMPILED", "")
-    assert not fused_kernels.is_compiled(torch.ones(2))
-    fused_kernels._has_numba.cache_clear()

@@ -297,6 +297,8 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
             ``"anchors"``: other anchor words at the beginning.
         **options: Options of the engine.
     """
+    # The events happen in PyTorch's steps.
+    os.environ["LNTM_COMPILED"] = "0"
     counts_of, calls = start._lda_counts, iter(range(1, 10000))
     anchor_topics = start.anchor_topics
 

@@ -21,6 +21,8 @@ _SIGNALS: dict[int, tuple[Any, type[KeyboardInterrupt]]] = {
     signal.SIGINT: (signal.default_int_handler, KeyboardInterrupt),
     signal.SIGTERM: (signal.SIG_DFL, Terminated),
 }
+#: Functions in which Python drops exceptions, the last ones of Numba's compiler. Signals wait.
+_LOSE_EXCEPTIONS = ("__del__", "_raw_object_cache_notify", "_raw_object_cache_getbuffer")
 
 
 @contextmanager
@@ -34,6 +36,11 @@ def handled_signals(handle: Callable[[type[KeyboardInterrupt]], None]) -> Iterat
     """
 
     def on_signal(number: int, frame: Any) -> None:
+        while frame is not None:
+            if frame.f_code.co_name in _LOSE_EXCEPTIONS:
+                threading.Timer(0.05, signal.raise_signal, [number]).start()
+                return
+            frame = frame.f_back
         handle(_SIGNALS[number][1])
 
     with ExitStack() as stack:

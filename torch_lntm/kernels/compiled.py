@@ -118,29 +118,21 @@ def expected_counts(
     counts: Tensor,
     floor: float,
     keep: bool,
-    sweeps: int = 0,
-    concentration: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``.
 
-    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set. If there are
-    ``sweeps``, ``weights`` is overwritten by :func:`numba_ops.expected_counts`.
+    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
-    topic_counts = torch.empty_like(weights)
-    ratio = weights.new_empty(len(counts) if keep else 0)
-    lengths = weights.new_empty(len(weights))  # not read
-    tensors = row_offsets, word_index, counts, lengths, words
-    documents = _documents(tensors, floor)
-    blocks = _Blocks(documents, 1, 0)
-    results = (_array(log_likelihood), _array(topic_counts), _array(ratio))
-    args = documents, _array(weights), sweeps, concentration, *results, blocks.offsets
+    topic_counts, s = torch.empty_like(weights), torch.empty_like(counts)
+    documents = map(_array, (weights, words, row_offsets, word_index, counts))
+    args = *documents, floor, *map(_array, (log_likelihood, topic_counts, s))
 
     def work(first: int, end: int) -> None:
-        ops.expected_counts(blocks.work_space(), *args, first, end)
+        ops.expected_counts(*args, first, end)
 
-    share(work, blocks.number, len(counts) * weights.shape[1])
-    return log_likelihood, topic_counts, ratio
+    share(work, len(weights), len(counts) * weights.shape[1])
+    return log_likelihood, topic_counts, counts / s if keep else s[:0]
 
 
 def word_counts(
@@ -163,27 +155,77 @@ def word_counts(
     return result
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index]."""
-    result = table.new_empty(len(index), table.shape[1])
-    args = *map(_array, (table, index, factor, shift)), _array(result)
+def start_step(
+    running: tuple[Any, ...],
+    documents: tuple[Tensor, ...],
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[float, Tensor]:
+    """A step of a start.
 
-    def work(first: int, end: int) -> None:
-        ops.scaled_rows(*args, first, end)
+    Args:
+        running: Fields of :class:`numba_ops.Running`, as tensors. The rows are overwritten.
+        documents: Fields of :class:`numba_ops.Step` up to ``table``, as tensors.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
 
-    share(work, len(index), result.numel())
+    Returns:
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
+    """
+    *tensors, floor = running
+    topics = ops.Running._make([*map(_array, tensors), floor])
+    num_topics, dtype = len(topics.factor), topics.rows.dtype
+    arrays = list(map(_array, documents))
+    num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
+    theta, tokens = np.empty((2, num_docs, num_topics), dtype)
+    step = ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
+    longest = int(np.diff(step.row_offsets).max(initial=0))
+
+    def visit(first: int, end: int) -> None:
+        pad = ops.new_pad(num_topics, longest, floor, dtype)
+        ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
+
+    def add(first: int, end: int) -> None:
+        ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
+
+    share(visit, num_docs, 2 * sweeps * nnz * num_topics)
+    share(add, len(step.words), nnz * num_topics)
+    return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
+
+
+def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
+    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    result = torch.empty(pairs.shape[1], dtype=torch.float64)
+    args = _array(rows), *_array(pairs), _array(result)
+    # A logarithm or a division takes ten times as long as a multiplication.
+    effort = 10 * len(result) * rows.shape[1]
+    share(lambda first, end: kernel(*args, first, end), len(result), effort)
     return result
 
 
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows to the rows of a contiguous table at different indices."""
-    assert table.is_contiguous()
-    args = *map(_array, (table, index, rows)), factor
+def draw_topics(
+    weights: Tensor,
+    words: Tensor,
+    order: Tensor,
+    doc_index: Tensor,
+    word_offsets: Tensor,
+    tokens: Tensor,
+    uniforms: Tensor,
+) -> Tensor:
+    """Topics of tokens, counted: ``(num_words, num_topics)``; see :func:`fused.draw_topics`."""
+    offsets = torch.cat([tokens.new_zeros(1), tokens.cumsum(0)])
+    result = torch.empty_like(words)
+    tensors = weights, words, order, doc_index, word_offsets, offsets, uniforms
+    args = tuple(map(_array, tensors))
 
     def work(first: int, end: int) -> None:
-        ops.add_rows(*args, first, end)
+        ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
 
-    share(work, len(index), rows.numel())
+    share(work, len(words), (len(tokens) + len(uniforms)) * words.shape[1])
+    return result
 
 
 def mixed(bits: Tensor) -> Tensor:
@@ -220,7 +262,8 @@ def visit(
     bursts: tuple[float, Tensor] | None,
     temperature: Tensor,
     factor: Tensor | None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with_counts: bool,
+) -> tuple[tuple[Tensor, ...], ...]:
     """Move chains by some transitions.
 
     Args:
@@ -237,12 +280,18 @@ def visit(
             likelihood. None for independent draws.
         temperature: ``(num_chains, num_docs)`` float64 inverse temperatures.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
+        with_counts: Whether to make the last tensors of the results. They are empty otherwise.
 
     Returns:
-        ``state`` and ``adaptation`` after the transitions, and the fields of
-        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        ``state`` and ``adaptation`` after the transitions, the fields of
+        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
+        :class:`numba_ops.Counts`, ``(num_chains, num_docs, num_topics)`` and
+        ``(num_chains, nnz)``.
     """
     num_chains, num_docs, dim = state[0].shape
+    words, num_counts = documents[4], num_chains if with_counts else 0
+    theta = words.new_empty(num_counts, num_docs, words.shape[1])
+    ratio = words.new_empty(num_counts, len(documents[1]))
     rows = num_chains * num_docs
     state, adaptation = (
         tuple(x.clone(memory_format=torch.contiguous_format) for x in tensors)
@@ -251,7 +300,7 @@ def visit(
     types = torch.float64, torch.bool, torch.float64, torch.bool, torch.float64
     outcome = tuple(torch.empty(number, num_chains, num_docs, dtype=dtype) for dtype in types)
     if not rows:
-        return state, adaptation, outcome
+        return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
     held = _documents(tensors, floor, bursts)
     sizes = [_array(x).reshape(rows) for x in adaptation]
@@ -268,6 +317,7 @@ def visit(
         ops.Adaptation(*sizes),
         ops.Settings(*settings),
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
+        ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
         blocks.offsets,
     )
 
@@ -277,7 +327,7 @@ def visit(
     steps = ops.Settings(*settings).num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
     share(work, blocks.number, steps * effort)
-    return state, adaptation, outcome
+    return state, adaptation, outcome, (theta, ratio)
 
 
 def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops.Randomness:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any, Literal, cast
 
 import torch
@@ -21,10 +23,13 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
+from torch_lntm.kernels.threads import kernels_only
 
 #: Largest size of the map from z to logits for transitions in a single launch on a GPU. Each chain
 #: reads the map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
+#: Advice of :func:`advice` that this process has not given yet.
+_ADVICE = iter(["pip install numba makes fits like this one faster, on every core of a CPU"])
 
 
 def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
@@ -34,8 +39,11 @@ def kind(tensor: Tensor) -> Literal["numba", "triton"] | None:
 
     Raises:
         ConfigError: The variable ``LNTM_COMPILED`` or ``LNTM_TRITON`` has another value than 0 or
-            1, or ``LNTM_COMPILED`` is 1 and Numba is missing.
+            1, or ``LNTM_COMPILED`` is 1 and Numba is missing or does not work.
         ImportError: ``LNTM_TRITON`` is 1, and Triton is missing.
+
+    Warns:
+        LNTMWarning: Numba or Triton is there but does not work. The message has its error.
     """
     setting = os.environ.get("LNTM_TRITON", "")
     may_compile = setting != "1" and tensor.device.type == "cpu"
@@ -58,6 +66,11 @@ def is_compiled(tensor: Tensor) -> bool:
     return kind(tensor) == "numba"
 
 
+def with_threads(tensor: Tensor) -> AbstractContextManager[None]:
+    """Context of :func:`~torch_lntm.kernels.threads.kernels_only` if Numba's kernels compute."""
+    return kernels_only() if is_compiled(tensor) else nullcontext()
+
+
 @functools.cache
 def _has_numba(setting: str) -> bool:
     """Whether Numba's kernels are there and not switched off by ``LNTM_COMPILED``."""
@@ -69,22 +82,38 @@ def _has_numba(setting: str) -> bool:
     if setting == "0":
         return False
     try:
-        import torch_lntm.kernels.compiled  # noqa: F401
-    except ImportError as error:
+        from torch_lntm.kernels import compiled
+
+        # SplitMix64's output function maps 0 to 0.
+        if int(compiled.mixed(torch.zeros(1, dtype=torch.int64))[0]) != 0:
+            raise RuntimeError("a kernel gave a wrong number")
+    # An installation that is damaged or too old raises errors of many types.
+    except Exception as error:
         if setting == "1":
             raise ConfigError(
-                "LNTM_COMPILED=1 asks for compiled kernels, but Numba cannot be imported "
-                f"({error}): pip install numba, or unset LNTM_COMPILED"
+                "LNTM_COMPILED=1 asks for compiled kernels, but Numba does not work "
+                f"({type(error).__name__}: {error}): pip install numba, or unset LNTM_COMPILED"
             ) from error
+        if find_spec("numba") is not None:
+            warn(
+                f"Numba does not work here ({type(error).__name__}: {error}). PyTorch's kernels "
+                "replace the compiled ones, and fits on a CPU take longer. LNTM_COMPILED=0 turns "
+                "this warning off",
+                LNTMWarning,
+            )
         return False
     return True
 
 
 def advice(tensor: Tensor) -> str | None:
-    """What to install for faster fits with tensors like this one; None if nothing is missing."""
+    """What to install for faster fits with tensors like this one, at the first call of a process.
+
+    Returns:
+        A line of text; None if nothing is missing.
+    """
     if tensor.device.type != "cpu" or os.environ.get("LNTM_COMPILED") == "0" or kind(tensor):
         return None
-    return "pip install numba makes this fit about 1.5 times as fast on a CPU"
+    return next(_ADVICE, None) if find_spec("numba") is None else None
 
 
 def _operations(tensor: Tensor) -> Any:
@@ -134,7 +163,6 @@ def expected_counts(
     batch: DocumentBatch,
     floor: float,
     by_word: bool = False,
-    steps: tuple[int, float] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in 1 or 2 launches.
 
@@ -144,8 +172,6 @@ def expected_counts(
         batch: The documents.
         floor: Least probability of a word.
         by_word: Whether to form the word counts too, in a second launch.
-        steps: Number of updates of the weights before the counts, and their pseudo-tokens, for
-            compiled kernels alone. ``weights`` is contiguous then and overwritten.
 
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
@@ -156,20 +182,28 @@ def expected_counts(
             weights. Kernels do not check what they read.
     """
     operations = _operations(weights)
-    _require_shapes(batch, words, weights)
+    _require_shapes(batch, words, weights, weights.shape[1])
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
     log_likelihood, topic_counts, ratio = operations.expected_counts(
-        weights, words, *rows, floor, by_word, *(steps or ())
+        weights, words, *rows, floor, by_word
     )
-    if not by_word:
-        return log_likelihood, topic_counts, None
-    word_counts = operations.word_counts(weights, words, *batch.by_word, ratio)
-    return log_likelihood, topic_counts, word_counts
+    counts = word_counts(weights, words, batch, ratio) if by_word else None
+    return log_likelihood, topic_counts, counts
 
 
-def _require_shapes(batch: DocumentBatch, words: Tensor, rows: Tensor) -> None:
-    """Raise unless documents fit topics by word, and the last but one axis of other rows."""
+def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
+    """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
+    return cast(Tensor, _operations(weights).word_counts(weights, words, *batch.by_word, ratio))
+
+
+def _require_shapes(
+    batch: DocumentBatch, words: Tensor, rows: Tensor, num_topics: int | None = None
+) -> None:
+    """Raise unless documents fit topics by word, and the last but one axis of other rows.
+
+    Topics by word must also have ``num_topics`` columns, if it is given.
+    """
     if words.shape[0] != batch.num_words:
         raise ConfigError(
             f"documents over {batch.num_words} words given to topics over {words.shape[0]} words; "
@@ -177,6 +211,21 @@ def _require_shapes(batch: DocumentBatch, words: Tensor, rows: Tensor) -> None:
         )
     if rows.shape[-2] != batch.num_docs:
         raise ConfigError(f"rows for {rows.shape[-2]} documents; expected {batch.num_docs}")
+    if num_topics is not None and words.shape[1] != num_topics:
+        raise ConfigError(f"{words.shape[1]} topics of words; expected {num_topics}")
+
+
+def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | None) -> None:
+    """Raise unless a space and a metric have the shapes of positions."""
+    num_docs, dim = position.shape[1:]
+    loc, loading, _, concentration = form
+    metrics = [torch.Size([dim, dim]), torch.Size([num_docs, dim, dim])]
+    if (
+        dim != len(loading if concentration is None else concentration)
+        or (concentration is None and loc.dim() > 1 and len(loc) not in (1, num_docs))
+        or (factor is not None and factor.shape not in metrics)
+    ):
+        raise ConfigError(f"z of shape {tuple(position.shape)} in a space or metric of other z")
 
 
 def transition(
@@ -213,7 +262,7 @@ def transition(
         Fields of the new state, and fields of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
     position, log_prior = state[:2]
-    _require_shapes(batch, words, position)
+    _require_shapes(batch, words, position, loading.shape[1])
     if not isinstance(inverse_temperature, Tensor):
         inverse_temperature = torch.full_like(log_prior, inverse_temperature)
     epsilon, inverse_temperature = (
@@ -249,7 +298,8 @@ def visit(
     bursts: tuple[float, Tensor] | None,
     temperature: Tensor,
     factor: Tensor | None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with_counts: bool = False,
+) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of all chains in a single call, by compiled kernels alone.
 
     Args:
@@ -268,40 +318,83 @@ def visit(
             independent draws.
         temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
+        with_counts: Whether :func:`word_counts` is called at the new state.
 
     Returns:
-        The new ``state`` and ``adaptation``, and the fields of
-        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        The new ``state`` and ``adaptation``, the fields of
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and
+        arguments of :func:`word_counts`: proportions ``(num_chains, num_docs, num_topics)`` and
+        ratios ``(num_chains, nnz)``.
     """
     from torch_lntm.kernels import compiled
 
-    _require_shapes(batch, words, state[0])
+    _require_shapes(batch, words, state[0], form[1].shape[1])
+    _require_space(state[0], form, factor)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
-    options = bursts, temperature, factor
+    options = bursts, temperature, factor, with_counts
     return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 
-def scaled_rows(table: Tensor, index: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Rows ``(n, size)`` of shift + factor × table[index].
+def start_step(
+    running: tuple[Any, ...],
+    words: Tensor,
+    batch: DocumentBatch,
+    theta: Tensor,
+    sweeps: int,
+    concentration: float,
+    weight: float,
+) -> tuple[float, Tensor]:
+    """A step of a start, by compiled kernels alone.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
+        running: Fields of :class:`torch_lntm.kernels.numba_ops.Running`, as tensors. The rows are
+            contiguous and overwritten.
+        words: ``(n,)`` positions of the words of the batch in the rows.
+        batch: The documents, over these words.
+        theta: ``(corpus_size, num_topics)`` proportions of all documents. Those of the batch are
+            overwritten.
+        sweeps: Number of updates of the proportions.
+        concentration: Pseudo-tokens of each topic.
+        weight: Factor of the word counts that are added to the rows.
+
+    Returns:
+        Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
-    if is_compiled(table):
-        return cast(Tensor, _operations(table).scaled_rows(table, index, factor, shift))
-    return torch.addcmul(shift, table.index_select(0, index), factor)
+    from torch_lntm.kernels import compiled
+
+    _require_shapes(batch, words, batch.index[:, None])
+    rows = running[0]
+    if theta.shape != (batch.corpus_size, rows.shape[1]) or theta.dtype != rows.dtype:
+        raise ConfigError(f"{theta.dtype} proportions of shape {tuple(theta.shape)} for {batch}")
+    assert rows.is_contiguous()
+    assert theta.is_contiguous()
+    documents = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
+    return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
 
-def add_rows_(table: Tensor, index: Tensor, rows: Tensor, factor: float) -> None:
-    """Add factor × rows ``(n, size)`` to the rows of a table at different indices ``(n,)``."""
-    if is_compiled(table):
-        _operations(table).add_rows_(table, index, rows, factor)
-        return
-    table.index_add_(0, index, rows, alpha=factor)
+def of_pairs(name: Literal["entropy", "overlap"], rows: Tensor, pairs: Tensor) -> Tensor:
+    """Numbers ``(n,)`` in float64 of pairs of rows, by compiled kernels alone.
+
+    With n the sum of the rows and N its sum, the entropy is N log N − Σ_v n_v log n_v. The overlap
+    of rows a and b is Σ_v a_v b_v / n_v.
+
+    Args:
+        name: The number.
+        rows: ``(num_rows, num_columns)`` float32, nonnegative.
+        pairs: ``(2, n)`` int64 rows.
+    """
+    return cast(Tensor, _operations(rows).of_pairs(name, rows, pairs))
+
+
+def draw_topics(
+    weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
+) -> Tensor:
+    """:func:`torch_lntm.kernels.mixture.draw_topics` by compiled kernels."""
+    _require_shapes(batch, words, weights, weights.shape[1])
+    if len(tokens) != batch.nnz or len(uniforms) != int(tokens.sum()) or bool((tokens < 0).any()):
+        raise ConfigError(f"tokens of {len(tokens)} counts and {len(uniforms)} uniform numbers")
+    return _operations(weights).draw_topics(weights, words, *batch.by_word, tokens, uniforms)
 
 
 def mixed(bits: Tensor) -> Tensor:

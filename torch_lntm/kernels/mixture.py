@@ -40,6 +40,8 @@ from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 
 #: Bound on the size of the padded responsibilities in memory.
 MAX_ELEMENTS = 2**24
+#: Bound on the proportions of tokens in memory, whose topics are drawn.
+MAX_DRAWN = 2**22
 
 
 def probability_floor(dtype: torch.dtype) -> float:
@@ -146,38 +148,6 @@ def expected_counts(
     )
 
 
-def updated_counts(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch, updates: int, concentration: float
-) -> tuple[Tensor, ExpectedCounts]:
-    """Expected counts, with word counts, after some updates of the weights.
-
-    An update is t ← (topic_counts + concentration) / its sum, a step towards the mode of a
-    Dirichlet posterior on the softmax scale. Compiled kernels make all of them while a document's
-    rows of the topics are in the cache.
-
-    Args:
-        weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
-        topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
-        batch: The counts, in the dtype and on the device of ``weights``.
-        updates: Number of updates.
-        concentration: Pseudo-tokens of each topic.
-
-    Returns:
-        The weights, and the expected counts there.
-    """
-    if fused.is_compiled(weights):
-        words, floor = topics.mT.contiguous(), probability_floor(weights.dtype)
-        weights = weights.clone(memory_format=torch.contiguous_format)
-        steps = updates, concentration
-        values, counts, by_word = fused.expected_counts(weights, words, batch, floor, True, steps)
-        assert by_word is not None
-        return weights, ExpectedCounts(values, counts, by_word.mT)
-    for _ in range(updates):
-        weights = expected_topic_counts(weights, topics, batch) + concentration
-        weights /= weights.sum(-1, keepdim=True)
-    return weights, expected_counts(weights, topics, batch, word_counts=True)
-
-
 def expected_topic_counts(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
@@ -197,6 +167,7 @@ def expected_word_counts(
     likelihood: CountLikelihood = INDEPENDENT,
     *,
     shares: Tensor | None = None,
+    ratio: Tensor | None = None,
 ) -> Tensor:
     """The ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts` alone.
 
@@ -206,18 +177,55 @@ def expected_word_counts(
         batch: The counts, in the dtype and on the device of ``weights``.
         likelihood: Distribution of the counts. Defaults to independent draws.
         shares: ``(num_docs,)`` factor of each document's counts. Defaults to 1.
+        ratio: Slopes of the log likelihood in s ``(nnz,)``, in any shape, if a visit by compiled
+            kernels has made them.
     """
+    words = topics.mT.contiguous()
+    if ratio is not None:
+        ratio = ratio.flatten()
+        if shares is not None:
+            ratio = ratio * shares.to(ratio)[batch.row_index]
+        return fused.word_counts(weights, words, batch, ratio).mT
     if likelihood.independent and fused.kind(weights):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
         assert counts is not None
         return counts
-    words = topics.mT.contiguous()
     s = sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
     ratio = likelihood.slopes(s, batch)
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]
     return sum_over_docs(ratio, counted, batch).mul_(words).mT
+
+
+def draw_topics(
+    weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
+) -> Tensor:
+    """Draw the topic of each token given its document and word, and count the tokens.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` float64 proportions of the documents.
+        words: ``(num_words, num_topics)`` float64 topics by word, contiguous.
+        batch: The documents.
+        tokens: ``(nnz,)`` int64 tokens of the stored counts.
+        uniforms: ``(num_tokens,)`` float64 uniform numbers, by stored count.
+
+    Returns:
+        ``(num_words, num_topics)`` float64.
+    """
+    if fused.is_compiled(weights):
+        return fused.draw_topics(weights, words, batch, tokens, uniforms)
+    num_words, num_topics = words.shape
+    counts = weights.new_zeros(words.numel(), dtype=torch.int64)
+    entries = torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
+    size = max(1, MAX_DRAWN // num_topics)
+    for entry, u in zip(entries.split(size), uniforms.split(size), strict=True):
+        word = batch.word_index[entry]
+        cumulative = (weights[batch.row_index[entry]] * words[word]).cumsum(-1)
+        at = u.to(cumulative)[:, None] * cumulative[:, -1:]
+        topic = torch.searchsorted(cumulative, at).squeeze(-1)
+        counts += torch.bincount(word * num_topics + topic, minlength=len(counts))
+    return counts.view(num_words, num_topics).double()
 
 
 def responsibility_covariance(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:

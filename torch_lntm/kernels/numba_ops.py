@@ -39,6 +39,8 @@ from numba import njit, types
 from numba.extending import intrinsic, models, overload, register_model
 from numba.np.arrayobj import make_array
 
+from torch_lntm.kernels.caching import kernel
+
 Array = Any
 
 #: Arrays are views of tensors' memory, so that no reference needs counting.
@@ -49,7 +51,7 @@ _OPTIONS: Any = {
     "_nrt": False,
     "no_cfunc_wrapper": True,
 }
-_kernel = njit(fastmath={"contract"}, cache=True, **_OPTIONS)
+_kernel = kernel(fastmath={"contract"}, **_OPTIONS)
 #: Parts of kernels. Python cannot call them, which saves a third of the time of compiling.
 _OPTIONS["no_cpython_wrapper"] = True
 _compiled = njit(fastmath={"contract"}, forceinline=True, **_OPTIONS)
@@ -64,6 +66,7 @@ BLOCK_BYTES = 2**18
 #: Logit of the padding, whose exponential is 0 beside any other.
 _NOWHERE = -1e30
 _TAU = 2.0 * math.pi
+_TINY = float(np.finfo(np.float64).tiny)
 #: Scale c in log σ(cz), as in :mod:`torch_lntm.latents.gamma`.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
 
@@ -226,6 +229,18 @@ class Outcome(NamedTuple):
     energy_error: Array
     divergent: Array
     step_size: Array
+
+
+class Counts(NamedTuple):
+    """What the expected counts at the chains' last positions are made of, overwritten.
+
+    Attributes:
+        theta: ``(num_rows, num_topics)`` proportions, or no rows if they are not asked for.
+        ratio: ``(num_chains, nnz)`` counts divided by the words' probabilities s.
+    """
+
+    theta: Array
+    ratio: Array
 
 
 # -- vectors ---------------------------------------------------------------------------------------
@@ -568,7 +583,7 @@ def _exp_lanes_double(x):
 
 @_compiled
 def _log_single(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, logf*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
     bits = np.float32(x).view(np.int32)
     # The mantissa m in [√½, √2) and the exponent k of x = 2^k m.
     shifted = np.int32(bits - 0x3F3504F3)
@@ -582,12 +597,12 @@ def _log_single(x):
     half = np.float32(0.5) * f * f
     rest = s * (half + (odd + even)) + k * np.float32(9.0580006145e-06)
     value = k * np.float32(6.9313812256e-01) - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 @_compiled
 def _log_double(x):
-    """Logarithm to rounding, for positive normal x and NaN (*fdlibm, log*)."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
     bits = np.float64(x).view(np.int64)
     shifted = bits - 0x3FE6A09E667F3BCD
     k = np.float64(shifted >> 52)
@@ -606,7 +621,7 @@ def _log_double(x):
     half = 0.5 * f * f
     rest = s * (half + (odd + even)) + k * 1.90821492927058770002e-10
     value = k * 6.93147180369123816490e-01 - ((half - rest) - f)
-    return value if x == x else x
+    return value if x < math.inf else x
 
 
 def _exp(x):
@@ -1121,8 +1136,20 @@ def _logits(chart, block, i):
 
 
 @_compiled
-def _evaluate(block, documents, chart, num_rows, with_value):
-    """Gradients of log likelihood and log prior at the block's z, and the value if asked."""
+def _write_counts(block, documents, counts, i):
+    """Write a row's proportions, and its words' counts divided by their probabilities."""
+    num_docs, row, begin = len(documents.lengths), block.row[i], block.begin[i]
+    chain, doc = row // num_docs, row % num_docs
+    for k in range(counts.theta.shape[1]):
+        counts.theta[row, k] = block.theta[i, k]
+    first = documents.row_offsets[doc]
+    for j in range(documents.row_offsets[doc + 1] - first):
+        counts.ratio[chain, first + j] = block.ratio[begin + j]
+
+
+@_compiled
+def _evaluate(block, documents, chart, num_rows, with_value, counts, with_counts):
+    """Gradients of log likelihood and log prior at the block's z, and what is asked for."""
     num_docs, a = len(documents.lengths), documents.concentration
     cast, theta, slope = block.z.dtype.type, block.theta, block.slope
     width = theta.shape[1]
@@ -1132,6 +1159,8 @@ def _evaluate(block, documents, chart, num_rows, with_value):
         _logits(chart, block, i)
         _softmax_(theta, i)
         _words_pass(block, documents, begin, end, i)
+        if with_counts:
+            _write_counts(block, documents, counts, i)
         total = _lanes(cast(0))
         for k in range(0, width, WIDTH):
             g = _product_of(_load(slope, (i, k)), _load(theta, (i, k)))
@@ -1296,61 +1325,18 @@ def _judge(block, prior, settings, outcome, weight, number, i):
 
 
 @_compiled
-def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows):
-    """Start proposals at the chains' states, with the first half of a leapfrog step.
-
-    Transition −1 only evaluates the states.
-    """
+def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves):
+    """Start proposals at the chains' states, with the first half of a step if they move."""
     for i in range(num_rows):
         for k in range(0, block.z.shape[1], WIDTH):
             _store(block.z, (i, k), _load(block.position, (i, k)))
             _store(block.g, (i, k), _load(block.gradient, (i, k)))
-        if number >= 0:
+        if moves:
             step_size = adaptation.step_size[block.row[i]]
             block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
             _prior_gradient(chart, block, i)
             cast = block.z.dtype.type
             _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
-
-
-@_compiled
-def _transition(
-    block,
-    documents,
-    chart,
-    drawn,
-    temperature,
-    factor,
-    adaptation,
-    settings,
-    outcome,
-    number,
-    num_rows,
-):
-    """One transition of the chains of a block; see :func:`torch_lntm.sampling.hmc.step`.
-
-    Transition −1 only evaluates the states. The evaluation stands here once, since the code of all
-    functions is copied to where they are called.
-    """
-    cast, num_docs = block.z.dtype.type, len(documents.lengths)
-    _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
-    num_steps = settings.num_steps if number >= 0 else 1
-    for step in range(num_steps):
-        last = step == num_steps - 1
-        _evaluate(block, documents, chart, num_rows, last)
-        kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
-        if number >= 0:
-            for i in range(num_rows):
-                _kick_and_drift(block, factor, num_docs, i, kick, drift)
-    for i in range(num_rows):
-        row, prior = block.row[i], _log_prior(chart, block.z, i)
-        accepted = True
-        if number >= 0:
-            weight = temperature[row]
-            acceptance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
-            outcome.step_size[number, row] = _adapt(adaptation, settings, row, number, acceptance)
-        if accepted:
-            _keep(block, i, prior)
 
 
 @_kernel
@@ -1365,6 +1351,7 @@ def visit(
     adaptation,
     settings,
     outcome,
+    counts,
     offsets,
     first,
     end,
@@ -1383,100 +1370,171 @@ def visit(
         adaptation: :class:`Adaptation`, overwritten.
         settings: :class:`Settings`.
         outcome: :class:`Outcome`, overwritten.
+        counts: :class:`Counts`, overwritten.
         offsets: Offsets of the blocks in the items, from :func:`divide`.
         first: First block.
         end: End of the blocks.
     """
-    num_chains = len(state.log_prior) // max(1, len(documents.lengths))
+    num_docs, cast = len(documents.lengths), block.z.dtype.type
+    num_chains = len(state.log_prior) // max(1, num_docs)
+    num_transitions, num_counts = outcome.acceptance.shape[0], min(1, len(counts.theta))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, temperature, num_rows)
-        for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
-            _transition(
-                block,
-                documents,
-                chart,
-                drawn,
-                temperature,
-                factor,
-                adaptation,
-                settings,
-                outcome,
-                number,
-                num_rows,
-            )
+        # Transition −1 only evaluates the states, and the last one writes their counts. The code of
+        # all functions is copied to where they are called, so the evaluation stands here once.
+        for number in range(-1 if settings.evaluate else 0, num_transitions + num_counts):
+            moves = number >= 0 and number < num_transitions
+            args = chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves
+            _begin(block, *args)
+            num_steps = settings.num_steps if moves else 1
+            for step in range(num_steps):
+                last = step == num_steps - 1
+                with_counts = number == num_transitions
+                _evaluate(block, documents, chart, num_rows, last, counts, with_counts)
+                kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
+                for i in range(num_rows if moves else 0):
+                    _kick_and_drift(block, factor, num_docs, i, kick, drift)
+            for i in range(num_rows):
+                row, prior = block.row[i], _log_prior(chart, block.z, i)
+                accepted = number < 0
+                if moves:
+                    weight = temperature[row]
+                    chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+                    step_size = _adapt(adaptation, settings, row, number, chance)
+                    outcome.step_size[number, row] = step_size
+                if accepted:
+                    _keep(block, i, prior)
         _finish(block, state, num_rows)
+
+
+# -- topics of tokens ------------------------------------------------------------------------------
+
+
+@_kernel
+def draw_topics(
+    weights, words, order, doc_index, word_offsets, tokens, uniforms, sums, counts, first, end
+):
+    """Draw the topics of all tokens of the words ``first:end``, and count them.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` proportions of the documents.
+        words: ``(num_words, num_topics)`` topics by word.
+        order: As for :func:`word_counts`, as are ``doc_index`` and ``word_offsets``.
+        doc_index: See ``order``.
+        word_offsets: See ``order``.
+        tokens: ``(nnz + 1,)`` int64 offsets of the entries' tokens in ``uniforms``.
+        uniforms: ``(num_tokens,)`` uniform numbers, one for each draw.
+        sums: ``(num_topics,)`` work space.
+        counts: ``(num_words, num_topics)`` float64, overwritten.
+        first: First word.
+        end: End of the words.
+    """
+    last = len(sums) - 1
+    for word in range(first, end):
+        phi, own = words[word], counts[word]
+        for k in range(len(sums)):
+            own[k] = 0.0
+        for at in range(word_offsets[word], word_offsets[word + 1]):
+            entry, t, total = order[at], weights[doc_index[at]], 0.0
+            for k in range(len(sums)):
+                total += t[k] * phi[k]
+                sums[k] = total
+            for token in range(tokens[entry], tokens[entry + 1]):
+                k, u = 0, uniforms[token] * total
+                while k < last and sums[k] < u:
+                    k += 1
+                own[k] += 1.0
 
 
 # -- expected counts -------------------------------------------------------------------------------
 
 
 @_summed
-def _update(t, g, pseudo):
-    """Set t to (t · g + pseudo) / its sum."""
-    total = t.dtype.type(0)
-    for k in range(len(t)):
-        t[k] = t[k] * g[k] + pseudo
-        total += t[k]
-    for k in range(len(t)):
-        t[k] /= total
+def _count_topics(words, index, counts, floor, t, s, g):
+    """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, four words at a time."""
+    zero, last = g.dtype.type(0), len(index) - 1
+    for k in range(len(g)):
+        g[k] = zero
+    for i in range(0, len(index), 4):
+        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+        p0, p1, p2, p3 = words[index[i]], words[index[i1]], words[index[i2]], words[index[i3]]
+        s0 = s1 = s2 = s3 = zero
+        for k in range(len(g)):
+            s0 += p0[k] * t[k]
+            s1 += p1[k] * t[k]
+            s2 += p2[k] * t[k]
+            s3 += p3[k] * t[k]
+        # Unlike a maximum, this keeps a NaN.
+        s0, s1 = floor if s0 < floor else s0, floor if s1 < floor else s1
+        s2, s3 = floor if s2 < floor else s2, floor if s3 < floor else s3
+        s[i], s[i1], s[i2], s[i3] = s0, s1, s2, s3
+        r0, r1 = counts[i] / s0, counts[i1] / s1 if i1 > i else zero
+        r2, r3 = counts[i2] / s2 if i2 > i1 else zero, counts[i3] / s3 if i3 > i2 else zero
+        for k in range(len(g)):
+            g[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+    for k in range(len(g)):
+        g[k] *= t[k]
 
 
 @_kernel
 def expected_counts(
-    block,
-    documents,
     weights,
-    sweeps,
-    concentration,
+    words,
+    row_offsets,
+    word_index,
+    counts,
+    floor,
     log_likelihood,
     topic_counts,
-    ratio,
-    offsets,
+    s,
     first,
     end,
 ):
-    """Expected counts of the blocks ``first:end`` at weights t, after some updates of them.
+    """Log likelihoods and expected counts of the documents ``first:end`` at weights t.
 
-    An update is t ← (topic_counts + concentration) / its sum.
+    It reads the rows of the topics where they are, because it reads them only once.
 
     Args:
-        block: Work space.
-        documents: :class:`Documents`.
-        weights: ``(num_docs, num_topics)`` t, overwritten by the updates.
-        sweeps: Number of updates.
-        concentration: Pseudo-tokens of each topic.
+        weights: ``(num_docs, num_topics)`` t.
+        words: ``(num_words, num_topics)`` topics by word.
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64.
+        counts: ``(nnz,)``.
+        floor: Least probability of a word.
         log_likelihood: ``(num_docs,)`` float64, overwritten.
         topic_counts: ``(num_docs, num_topics)``, overwritten.
-        ratio: ``(nnz,)`` counts divided by s, overwritten; or empty.
-        offsets: As for :func:`visit`, with one chain.
-        first: First block.
-        end: End of the blocks.
+        s: ``(nnz,)`` probabilities of the words, overwritten.
+        first: First document.
+        end: End of the documents.
     """
-    num_topics = weights.shape[1]
-    dtype = documents.words.dtype.type
-    pseudo = dtype(concentration)
-    t, g = block.theta[0], block.slope[0]
-    for b in range(first, end):
-        _fill(block, documents, 1, weights[:0], offsets[b], offsets[b + 1])
-        for doc in range(offsets[b], offsets[b + 1]):
-            i = doc - offsets[b]
-            begin, stop = block.begin[i], block.end[i]
-            own, counts = weights[doc], topic_counts[doc]
-            for k in range(num_topics):
-                t[k] = own[k]
-            for sweep in range(sweeps + 1):
-                _words_pass(block, documents, begin, stop, 0)
-                if sweep < sweeps:
-                    _update(t[:num_topics], g, pseudo)
-            for k in range(num_topics):
-                own[k], counts[k] = t[k], t[k] * g[k]
-            log_likelihood[doc] = _log_likelihood(block.counts, block.s, begin, stop, math.inf)
-            if len(ratio):
-                entry = documents.row_offsets[doc]
-                for j in range(documents.row_offsets[doc + 1] - entry):
-                    ratio[entry + j] = block.ratio[begin + j]
+    least = words.dtype.type(floor)
+    for doc in range(first, end):
+        i, j = row_offsets[doc], row_offsets[doc + 1]
+        t, g = weights[doc], topic_counts[doc]
+        _count_topics(words, word_index[i:j], counts[i:j], least, t, s[i:j], g)
+        log_likelihood[doc] = _log_likelihood(counts, s, i, j, math.inf)
+
+
+@_compiled
+def _word_sums(weights, order, doc_index, ratio, at, stop, sums):
+    """Sums Σ_d t_d c_dv / s_dv of the entries ``at:stop`` of a word."""
+    zero = sums.dtype.type(0)
+    for k in range(len(sums)):
+        sums[k] = zero
+    while at + 4 <= stop:
+        t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
+        t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
+        r0, r1 = ratio[order[at]], ratio[order[at + 1]]
+        r2, r3 = ratio[order[at + 2]], ratio[order[at + 3]]
+        for k in range(len(sums)):
+            sums[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
+        at += 4
+    for entry in range(at, stop):
+        t, r = weights[doc_index[entry]], ratio[order[entry]]
+        for k in range(len(sums)):
+            sums[k] += r * t[k]
 
 
 @_kernel
@@ -1494,60 +1552,265 @@ def word_counts(weights, words, order, doc_index, word_offsets, ratio, result, f
         first: First word.
         end: End of the words.
     """
-    num_topics = weights.shape[1]
-    zero = weights.dtype.type(0)
     for word in range(first, end):
         own, phi = result[word], words[word]
-        for k in range(num_topics):
-            own[k] = zero
         at, stop = word_offsets[word], word_offsets[word + 1]
-        while at + 4 <= stop:
-            t0, t1 = weights[doc_index[at]], weights[doc_index[at + 1]]
-            t2, t3 = weights[doc_index[at + 2]], weights[doc_index[at + 3]]
-            r0, r1, r2, r3 = (
-                ratio[order[at]],
-                ratio[order[at + 1]],
-                ratio[order[at + 2]],
-                ratio[order[at + 3]],
-            )
-            for k in range(num_topics):
-                own[k] += r0 * t0[k] + r1 * t1[k] + r2 * t2[k] + r3 * t3[k]
-            at += 4
-        for entry in range(at, stop):
-            t, r = weights[doc_index[entry]], ratio[order[entry]]
-            for k in range(num_topics):
-                own[k] += r * t[k]
+        _word_sums(weights, order, doc_index, ratio, at, stop, own)
+        if at < stop:
+            for k in range(len(own)):
+                own[k] *= phi[k]
+
+
+# -- steps of a start ------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """Topics of a start: φ_v = factor · row_v + shift, a row of running word counts each.
+
+    Words with keywords have probabilities of their own, which are at least ``floor``:
+    φ_v = allowed_v · (factor · row_v + shift + extra_v).
+
+    Attributes:
+        rows: ``(num_words, num_topics)``, overwritten.
+        factor: ``(num_topics,)``.
+        shift: ``(num_topics,)``.
+        place: ``(num_words,)`` int64 row of a word in ``extra`` and ``allowed``, 0 for words
+            without keywords; or empty.
+        extra: ``(n, num_topics)``.
+        allowed: ``(n, num_topics)``.
+        floor: Least probability of a word.
+    """
+
+    rows: Array
+    factor: Array
+    shift: Array
+    place: Array
+    extra: Array
+    allowed: Array
+    floor: float
+
+
+class Step(NamedTuple):
+    """Documents of a step, and what it makes of them.
+
+    Attributes:
+        words: ``(n,)`` int64 positions of the words of all documents.
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64 positions in ``words``.
+        counts: ``(nnz,)``.
+        order: ``(nnz,)`` int64 entries, word by word, with ascending documents.
+        doc_index: ``(nnz,)`` int64 documents of these entries.
+        word_offsets: ``(n + 1,)`` int64.
+        index: ``(num_docs,)`` int64 rows of the documents in ``table``.
+        table: Proportions ``(.., num_topics)`` of all documents, updated.
+        theta: ``(num_docs, num_topics)`` proportions before the last update, overwritten.
+        tokens: ``(num_docs, num_topics)`` expected tokens at ``theta``, overwritten.
+        ratio: ``(nnz,)`` counts divided by the words' probabilities at ``theta``, overwritten.
+        value: ``(num_docs,)`` float64 log likelihood at ``theta``, overwritten.
+    """
+
+    words: Array
+    row_offsets: Array
+    word_index: Array
+    counts: Array
+    order: Array
+    doc_index: Array
+    word_offsets: Array
+    index: Array
+    table: Array
+    theta: Array
+    tokens: Array
+    ratio: Array
+    value: Array
+
+
+class Pad(NamedTuple):
+    """Work space of one thread for a document, with the names of :class:`Block`.
+
+    Attributes:
+        words: ``(height, width)`` rows of a document's words; see :func:`_copy_row`.
+        counts: Counts of these words.
+        s: Their probabilities.
+        ratio: Counts divided by the probabilities.
+        theta: ``(1, width)``.
+        slope: ``(1, width)``.
+        concentration: As for :class:`Documents`; infinite.
+        floor: As for :class:`Documents`.
+    """
+
+    words: Array
+    counts: Array
+    s: Array
+    ratio: Array
+    theta: Array
+    slope: Array
+    concentration: float
+    floor: float
+
+
+def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
+    """Work space for documents of at most ``longest`` different words."""
+    width, height = padded(num_topics + 1), padded(longest)
+    shapes = (height, width), height, height, height, (1, width), (1, width)
+    return Pad(*(np.zeros(shape, dtype) for shape in shapes), math.inf, floor)
+
+
+@_compiled
+def _copy_row(running, word, into):
+    """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
+
+    Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
+    """
+    row, num_topics = running.rows[word], len(running.factor)
+    for k in range(num_topics):
+        into[k] = row[k]
+    into[num_topics] = 1
+    if len(running.place) and running.place[word]:
+        into[num_topics] = 0
+        factor, shift, at = running.factor, running.shift, running.place[word]
+        floor = into.dtype.type(running.floor)
         for k in range(num_topics):
-            own[k] *= phi[k]
+            value = factor[k] * row[k] + shift[k] + running.extra[at, k]
+            value *= running.allowed[at, k]
+            into[k] = (floor if value < floor else value) / factor[k]
 
 
-# -- rows of a large table -------------------------------------------------------------------------
+@_compiled
+def _copy_document(pad, running, step, doc):
+    """Copy a document's words, and return their number with padding."""
+    begin, at = step.row_offsets[doc], 0
+    for entry in range(begin, step.row_offsets[doc + 1]):
+        _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
+        pad.counts[at] = step.counts[entry]
+        at += 1
+    while at % WIDTH:
+        pad.words[at, :] = 0
+        pad.counts[at] = 0
+        at += 1
+    return at
+
+
+@_summed
+def _scaled_theta(running, theta, t):
+    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
+    total, num_topics = t.dtype.type(0), len(theta)
+    for k in range(num_topics):
+        t[k] = running.factor[k] * theta[k]
+        total += running.shift[k] * theta[k]
+    t[num_topics] = total
+
+
+@_summed
+def _updated_theta(running, theta, g, tokens, pseudo, new):
+    """Write each topic's tokens at θ, and new proportions, from the slope g in these rows."""
+    num_topics, total = len(theta), theta.dtype.type(0)
+    rest = g[num_topics]
+    for k in range(num_topics):
+        tokens[k] = theta[k] * (running.factor[k] * g[k] + running.shift[k] * rest)
+        new[k] = tokens[k] + pseudo
+        total += new[k]
+    for k in range(num_topics):
+        new[k] /= total
 
 
 @_kernel
-def scaled_rows(table, index, factor, shift, result, first, end):
-    """Rows ``first:end`` of shift + factor × table[index], a row of the table at a time.
+def start_documents(pad, running, step, sweeps, concentration, first, end):
+    """Update the proportions of the documents ``first:end`` of a step.
+
+    An update is θ ← (tokens + concentration) / its sum. The word counts belong to the proportions
+    before the last update.
 
     Args:
-        table: ``(num_rows, size)``.
-        index: ``(n,)`` int64 rows.
-        factor: ``(size,)``.
-        shift: ``(size,)``.
-        result: ``(n, size)``, overwritten.
-        first: First row of the result.
-        end: End of the rows.
+        pad: Work space.
+        running: :class:`Running`.
+        step: :class:`Step`.
+        sweeps: Number of updates, at least 1.
+        concentration: Pseudo-tokens of each topic.
+        first: First document.
+        end: End of the documents.
     """
-    for i in range(first, end):
-        row, own = table[index[i]], result[i]
-        for k in range(len(factor)):
-            own[k] = shift[k] + factor[k] * row[k]
+    t, g = pad.theta[0], pad.slope[0]
+    pseudo = t.dtype.type(concentration)
+    for doc in range(first, end):
+        stop = _copy_document(pad, running, step, doc)
+        own, new = step.theta[doc], step.table[step.index[doc]]
+        for _ in range(sweeps):
+            for k in range(len(own)):
+                own[k] = new[k]
+            _scaled_theta(running, own, t)
+            _words_pass(pad, pad, 0, stop, 0)
+            _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
+        step.value[doc] = _log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
+        begin = step.row_offsets[doc]
+        for entry in range(begin, step.row_offsets[doc + 1]):
+            step.ratio[entry] = pad.ratio[entry - begin]
 
 
 @_kernel
-def add_rows(table, index, rows, factor, first, end):
-    """Add factor × rows to rows of a table, those of different indices ``index[first:end]``."""
-    factor = rows.dtype.type(factor)
+def start_words(sums, running, step, weight, first, end):
+    """Add ``weight`` times the word counts of a step to the rows of its words ``first:end``.
+
+    ``sums`` ``(num_topics,)`` is overwritten.
+    """
+    factor, shift = running.factor, running.shift
+    weight, floor = sums.dtype.type(weight), sums.dtype.type(running.floor)
     for i in range(first, end):
-        row, own = rows[i], table[index[i]]
-        for k in range(rows.shape[1]):
-            own[k] += factor * row[k]
+        word, at, stop = step.words[i], step.word_offsets[i], step.word_offsets[i + 1]
+        _word_sums(step.theta, step.order, step.doc_index, step.ratio, at, stop, sums)
+        own = running.rows[word]
+        if len(running.place) and running.place[word]:
+            at = running.place[word]
+            extra, allowed = running.extra[at], running.allowed[at]
+            for k in range(len(sums)):
+                phi = (factor[k] * own[k] + shift[k] + extra[k]) * allowed[k]
+                own[k] += weight * (floor if phi < floor else phi) * sums[k]
+        else:
+            for k in range(len(sums)):
+                own[k] += weight * (factor[k] * own[k] + shift[k]) * sums[k]
+
+
+# -- pairs of topics -------------------------------------------------------------------------------
+
+
+@_summed
+def _entropy(a, b):
+    """N log N − Σ_v n_v log n_v for n = a + b."""
+    total, inner = 0.0, 0.0
+    for v in range(len(a)):
+        x = np.float64(a[v] + b[v])
+        total += x
+        inner += x * _log_double(x if x > _TINY else _TINY)
+    return total * math.log(max(total, _TINY)) - inner
+
+
+@_summed
+def _overlap(a, b):
+    """Σ_d a_d b_d / (a_d + b_d)."""
+    total = 0.0
+    for d in range(len(a)):
+        x, y = np.float64(a[d]), np.float64(b[d])
+        total += x * y / (x + y if x + y > _TINY else _TINY)
+    return total
+
+
+@_kernel
+def pair_entropies(counts, first, second, result, begin, end):
+    """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
+
+    Args:
+        counts: ``(num_rows, num_columns)`` float32, nonnegative.
+        first: ``(n,)`` int64 rows.
+        second: ``(n,)`` int64 rows.
+        result: ``(n,)`` float64, overwritten.
+        begin: First pair.
+        end: End of the pairs.
+    """
+    for i in range(begin, end):
+        result[i] = _entropy(counts[first[i]], counts[second[i]])
+
+
+@_kernel
+def pair_overlaps(counts, first, second, result, begin, end):
+    """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
+    for i in range(begin, end):
+        result[i] = _overlap(counts[first[i]], counts[second[i]])

@@ -4,18 +4,26 @@ PyTorch's own threads spin while they wait for the next operation. Between short
 other work on the machine, this costs many times what a second thread saves. The threads here take
 whole pieces of a kernel's documents, from a kernel that releases the interpreter's lock, and wait
 in the operating system.
+
+Kernels have as many threads as PyTorch, whose number ``torch.set_num_threads`` and the environment
+variable ``OMP_NUM_THREADS`` set, but no more than the cores this process may use. In a process that
+another Python process has started, usually as one of several, they have one unless these set it.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+import multiprocessing
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 
@@ -23,25 +31,82 @@ import torch
 PIECES = 8
 #: Least effort for each thread, in multiplications. A smaller share takes less time than waking it.
 LEAST_EFFORT = 2**19
+#: Largest effort of a piece, a few hundredths of a second. Ctrl-C waits for a piece to end.
+MOST_EFFORT = 2**28
 
-#: Number of threads of the kernels while PyTorch has only one; see :func:`kernels_only`.
-_number: int | None = None
+#: Python threads inside of :func:`kernels_only`, and PyTorch's number of threads before them.
+_users: set[int] = set()
+_entry = threading.Lock()
+_number = 1
+#: Number of threads by :func:`set_threads`; None for PyTorch's.
+_chosen: int | None = None
+#: Code of the functions given to :func:`share` whose kernels have been called.
+_called: set[Any] = set()
+
+
+def set_threads(number: int | None) -> None:
+    """Set the number of threads for this process, as a command does.
+
+    Args:
+        number: Number for PyTorch and for compiled kernels. None gives the kernels the cores that
+            this process may use, and PyTorch one thread.
+    """
+    global _chosen
+    _chosen = _torch_threads() if number is None else number
+    torch.set_num_threads(1 if number is None else number)
+
+
+@cache
+def _torch_threads() -> int:
+    """PyTorch's number of threads before this process changes it."""
+    return torch.get_num_threads()
 
 
 @contextmanager
 def kernels_only() -> Iterator[None]:
-    """Give PyTorch's number of threads to the compiled kernels alone, and one to PyTorch."""
+    """Give PyTorch's number of threads to the compiled kernels alone, and one to PyTorch.
+
+    Fits in several Python threads have the threads of the kernels together. PyTorch's number
+    returns at the end, in each Python thread that was here.
+    """
     global _number
-    if _number is not None:
+    user = threading.get_ident()
+    if user in _users:
         yield
         return
-    _number = torch.get_num_threads()
+    with _entry:
+        # The first call in a Python thread would take a number that others set later.
+        before = torch.get_num_threads()
+        _number = _number if _users else before
+        _users.add(user)
     torch.set_num_threads(1)
     try:
         yield
     finally:
+        _users.discard(user)
         torch.set_num_threads(_number)
-        _number = None
+
+
+def num_threads() -> int:
+    """Number of threads that a kernel has now."""
+    number = _chosen or (_number if _users else torch.get_num_threads())
+    if (
+        _chosen is None
+        and multiprocessing.parent_process() is not None
+        and "OMP_NUM_THREADS" not in os.environ
+        and number >= _cores(physical=True)
+    ):
+        number = 1  # siblings use the other cores, and nobody has set another number
+    return max(1, min(number, _cores()) // max(1, len(_users)))
+
+
+@cache
+def _cores(physical: bool = False) -> int:
+    """Cores that this process may use by its affinity and its control group."""
+    with warnings.catch_warnings():
+        # Without the command lscpu, joblib takes all cores for physical ones, and warns.
+        warnings.simplefilter("ignore")
+        return int(joblib.cpu_count(only_physical_cores=physical))
 
 
 def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
@@ -52,30 +117,68 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
         size: Number of items.
         effort: Approximate number of multiplications.
     """
-    number = torch.get_num_threads() if _number is None else _number
-    number = min(number, size, 1 + int(effort / LEAST_EFFORT))
-    if number <= 1:
-        if size:
-            work(0, size)
+    if not size:
         return
-    bounds = np.linspace(0, size, min(size, PIECES * number) + 1).astype(int).tolist()
-    pieces, lock = itertools.pairwise(bounds), threading.Lock()
+    number = min(num_threads(), size, 1 + int(effort / LEAST_EFFORT))
+    least = PIECES * number if number > 1 else 1
+    num_pieces = min(size, max(least, math.ceil(effort / MOST_EFFORT)))
+    bounds = np.linspace(0, size, num_pieces + 1).astype(int).tolist()
+    pieces = list(zip(bounds[-2::-1], bounds[:0:-1], strict=True))
 
     def run() -> None:
-        while True:
-            with lock:
-                piece = next(pieces, None)
-            if piece is None:
+        while pieces:
+            try:
+                piece = pieces.pop()
+            except IndexError:  # another thread was faster
                 return
             work(*piece)
 
-    helpers = [_pool(number - 1).submit(run) for _ in range(number - 1)]
-    run()
-    for helper in helpers:
-        helper.result()
+    helpers: list[Future[None]] = []
+    try:
+        if number > 1:
+            if work.__code__ not in _called:
+                # A first call may compile for seconds, which Ctrl-C ends in the main thread only.
+                work(0, 0)
+                _called.add(work.__code__)
+            helpers = _start(run, number - 1)
+        run()
+    finally:
+        pieces.clear()
+        for helper in helpers:
+            # Threads that are busy with another caller's work have nothing left to do here.
+            if not helper.cancel():
+                helper.result()
+
+
+def _start(run: Callable[[], None], number: int) -> list[Future[None]]:
+    """Start a function in some threads; none while the interpreter shuts down."""
+    helpers: list[Future[None]] = []
+    try:
+        for _ in range(number):
+            helpers.append(_pool().submit(run))
+    except RuntimeError:
+        pass
+    return helpers
 
 
 @cache
-def _pool(size: int) -> ThreadPoolExecutor:
-    """Threads besides the caller's."""
-    return ThreadPoolExecutor(size, thread_name_prefix="torch_lntm")
+def _pool() -> ThreadPoolExecutor:
+    """Threads besides the callers'. They start when they are needed."""
+    return ThreadPoolExecutor(max(1, _cores()), thread_name_prefix="torch_lntm")
+
+
+def _forget() -> None:
+    """Begin anew in a forked process, which has none of its parent's other threads.
+
+    PyTorch would wait for its threads forever, so it has one from now on, and the kernels too.
+    """
+    global _chosen, _entry, _number
+    _chosen, _entry, _number = None, threading.Lock(), 1
+    _users.clear()
+    _pool.cache_clear()
+    _cores.cache_clear()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -32,6 +32,8 @@ from torch_lntm.inference.chains.samples import effective_sample_size as sample_
 from torch_lntm.models import TopicModel, iftm, lda
 from torch_lntm.sampling.collapsed import CollapsedGibbs
 
+pytestmark = pytest.mark.usefixtures("back_end")
+
 #: At most 24 means a test, of chains whose effective sample size is at least 200, at 5 standard
 #: errors: false-failure rate 2e-5 a test, and some for the errors' own.
 ERRORS = 5.0

@@ -137,8 +137,9 @@ def test_a_signal_in_one_process_ends_all_at_the_same_step(sent: int, reason: st
 
 
 @pytest.mark.slow
-def test_errors_and_ctrl_c_during_the_start_reach_all_processes() -> None:
-    """All of them make its steps, 8 an epoch."""
+def test_errors_and_ctrl_c_during_the_start_reach_all_processes(monkeypatch) -> None:
+    """All of them make its steps, 8 an epoch, in PyTorch as :func:`shared_fits.starts` does."""
+    monkeypatch.setenv("LNTM_COMPILED", "0")
     for found in in_processes(2, shared_fits.starts, 70, "error"):
         assert found == ["documents 1, 7 left the numbers", True, (1, 7)]
 

@@ -16,7 +16,7 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.kernels.mixture import word_probabilities
+from torch_lntm.kernels.mixture import draw_topics, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.posteriors.posterior import Draws
@@ -25,8 +25,6 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
-#: Largest number of values in memory at once, while the topics of tokens are drawn.
-MAX_NUMBERS = 2**22
 #: Parts with draws of their own posterior, for errors.
 _PRIORS = "the priors of ctm, iftm, lntm and stm"
 _TOPICS = "topics without groups or periods, and with a Dirichlet prior,"
@@ -140,23 +138,15 @@ class JointChain:
 
     def _draw_topics(self, theta: Tensor) -> None:
         """Draw the topic of every token, then the topics given their counts of words."""
-        topics = self.model.topics
-        phi, size = topics.double_probs.mT, topics.num_topics * topics.num_words
-        counts = theta.new_zeros(size, dtype=torch.int64)
-        for entry in self._entries(theta).split(max(1, MAX_NUMBERS // topics.num_topics)):
-            word = self._batch.word_index[entry]
-            cumulative = (theta[self._batch.row_index[entry]] * phi[word]).cumsum(-1)
-            u = torch.from_numpy(self._rng.random((len(entry), 1))).to(cumulative)
-            topic = torch.searchsorted(cumulative, u * cumulative[:, -1:]).squeeze(-1)
-            counts += torch.bincount(topic * topics.num_words + word, minlength=size)
-        topics.draw_(counts.view(topics.num_topics, topics.num_words).double().cpu(), self._rng)
-
-    def _entries(self, theta: Tensor) -> Tensor:
-        """Positions of stored counts, one for every token that came from the topics."""
-        batch = self._batch.to(dtype=torch.float64)
-        q = word_probabilities(theta, self.model.topics.double_probs, batch)
+        if not bool(theta.isfinite().all()):
+            self.model.check_parameters()
+        topics, batch = self.model.topics, self._batch.to(dtype=torch.float64)
+        q = word_probabilities(theta, topics.double_probs, batch)
         tokens = self.model.words.draw_tokens(q, batch, self._rng)
-        return torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
+        uniforms = torch.from_numpy(self._rng.random(int(tokens.sum())))
+        words = topics.double_probs.mT.contiguous()
+        counts = draw_topics(theta, words, batch, tokens, uniforms)
+        topics.draw_(counts.mT.cpu(), self._rng)
 
 
 @torch.no_grad()

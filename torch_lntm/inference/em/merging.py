@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.contraction import sum_over_docs, sum_over_words
 from torch_lntm.kernels.mixture import word_probabilities
 
@@ -28,6 +29,7 @@ NEIGHBOURS = 10
 ROUNDS, NEUTRAL_TOKENS = 8, 2.0
 #: Smallest share of a half in the tokens of a word, so that both halves keep all words.
 LEAST_SHARE = 0.02
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 def merged_labels(
@@ -79,69 +81,71 @@ class _Merger:
     def __init__(self, word_counts: NDArray[Any], topic_counts: NDArray[Any]) -> None:
         many = len(word_counts)
         self.label = np.arange(many)
-        self._words = np.array(word_counts, np.float32)
+        self._words = np.array(word_counts, np.float32, order="C")
         self._documents = np.array(topic_counts.T, np.float32, order="C")
-        self._tokens = self._words.sum(1, dtype=np.float64)
-        self._entropies = np.concatenate([_entropies(row[None]) for row in self._words])
+        self._entropies = self._pair_entropies(np.stack([self.label] * 2)) / 2
         self._roots = np.empty_like(self._words)
         for root, row in zip(self._roots, self._words, strict=True):
             root[:] = _root(row)
         self._affinity = self._roots @ self._roots.T
         self._loss = np.full((many, many), np.inf)
-        for topic in range(many):
-            self._update_losses(topic)
+        self._update_losses(self.label)
 
     def merge(self) -> None:
         """Merge the pair with the least loss."""
         first, second = sorted(map(int, np.unravel_index(self._loss.argmin(), self._loss.shape)))
         self.label[self.label == second] = first
-        for table in (self._words, self._tokens, self._documents):
+        for table in (self._words, self._documents):
             table[first] += table[second]
             table[second] = 0.0
-        self._entropies[first] = _entropies(self._words[first, None])[0]
+        merged = np.array([first])
+        self._entropies[merged] = self._pair_entropies(np.stack([merged] * 2)) / 2
         self._roots[first], self._roots[second] = _root(self._words[first]), 0.0
         self._affinity[first] = self._affinity[:, first] = self._roots @ self._roots[first]
         for gone in (first, second):
             self._loss[gone] = self._loss[:, gone] = np.inf
-        self._update_losses(first)
+        self._update_losses(merged)
 
-    def _update_losses(self, topic: int) -> None:
-        """Compute the losses of mergers of a topic with its neighbours."""
+    def _update_losses(self, topics: NDArray[np.int64]) -> None:
+        """Compute the losses of mergers of some topics with their neighbours."""
         possible = np.unique(self.label)
-        possible = possible[possible != topic]
-        nearest = np.argsort(-self._affinity[topic, possible], kind="stable")[:NEIGHBOURS]
-        others = possible[nearest]
-        losses = self._divergences(topic, others) * self._separations(topic, others)
-        self._loss[topic, others] = self._loss[others, topic] = losses
+        found: set[tuple[int, int]] = set()
+        for topic in topics.tolist():
+            others = possible[possible != topic]
+            nearest = np.argsort(-self._affinity[topic, others], kind="stable")[:NEIGHBOURS]
+            found.update((min(topic, x), max(topic, x)) for x in others[nearest].tolist())
+        pairs = np.array(sorted(found), np.int64).reshape(-1, 2).T
+        # (N_i + N_j) · JS_ij, in nats.
+        gains = self._pair_entropies(pairs) - self._entropies[pairs].sum(0)
+        losses = np.maximum(gains, 0.0) * self._separations(pairs)
+        self._loss[tuple(pairs)] = self._loss[tuple(pairs[::-1])] = losses
 
-    def _divergences(self, topic: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(N_i + N_j) · JS_ij of a topic i and each other topic j, nats."""
-        both = _entropies(self._words[topic] + self._words[others])
-        return np.maximum(both - self._entropies[topic] - self._entropies[others], 0.0)
+    def _pair_entropies(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Tokens of two topics times the entropy of their words, nats, for pairs ``(2, n)``."""
+        if fused.is_compiled(words := torch.from_numpy(self._words)):
+            return fused.of_pairs("entropy", words, torch.from_numpy(pairs)).numpy()
+        both = (self._words[i] + self._words[j] for i, j in pairs.T)
+        return np.array([_entropy(row.astype(np.float64)) for row in both])
 
-    def _separations(self, topic: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _separations(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
         """Variance of each pair's shares between documents, as a share of its maximum."""
-        first = self._documents[topic].astype(np.float64)
-        second = self._documents[others].astype(np.float64)
-        sums = first + second
-        within = np.divide(first * second, sums, out=np.zeros_like(sums), where=sums > 0).sum(1)
-        most, product = sums.sum(1), first.sum() * second.sum(1)
-        share = np.divide(within * most, product, out=np.zeros_like(most), where=product > 0)
+        documents = torch.from_numpy(self._documents)
+        if fused.is_compiled(documents):
+            overlaps = fused.of_pairs("overlap", documents, torch.from_numpy(pairs)).numpy()
+        else:
+            rows = ((self._documents[x].astype(np.float64) for x in pair) for pair in pairs.T)
+            overlaps = np.array([(x * y / np.maximum(x + y, _TINY)).sum() for x, y in rows])
+        first, second = self._documents.sum(1, dtype=np.float64)[pairs]
+        within, product = overlaps * (first + second), first * second
+        share = np.divide(within, product, out=np.zeros_like(within), where=product > 0)
         return np.clip(1.0 - share, 0.0, 1.0)
 
 
-def _entropies(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Numbers of tokens times the entropies of their words ``(rows,)``, nats."""
-    counts = counts.astype(np.float64)
-    total = counts.sum(1)
+def _entropy(counts: NDArray[np.float64]) -> float:
+    """Number of tokens times the entropy of their words, nats; 0 log 0 is 0."""
+    total = counts.sum()
     # A logarithm of NumPy and a product take half the time of SciPy's xlogy.
-    return _times_log(total[:, None]) - _times_log(counts)
-
-
-def _times_log(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums of x log x in each row; 0 log 0 is 0."""
-    logs = np.log(np.maximum(x, np.finfo(np.float64).tiny))
-    return np.einsum("ij,ij->i", x, logs)
+    return total * np.log(max(total, _TINY)) - counts @ np.log(np.maximum(counts, _TINY))
 
 
 def _root(counts: NDArray[Any]) -> NDArray[np.float32]:

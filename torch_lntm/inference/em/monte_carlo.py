@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -49,7 +48,6 @@ from torch_lntm.inference.em.schedule import (
 from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.kernels import fused
-from torch_lntm.kernels.threads import kernels_only
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
@@ -254,13 +252,19 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     # -- epochs ----------------------------------------------------------------------------------
 
+    def run(self, *args: Any, **options: Any) -> StopReason:
+        """See :meth:`ResumableFit.run`. Compiled kernels have all threads."""
+        with fused.with_threads(self.model.topics.probs):
+            return super().run(*args, **options)
+
     def steps(self) -> Generator[dict[str, Any]]:
         """See :meth:`ResumableFit.steps`. A step is an epoch."""
         settings, state, num_docs = self.settings, self.state, self.shard.num_docs
-        advice = fused.advice(self.model.topics.probs) if self.shows_progress else None
         work = self.corpus.whole.num_tokens * self.model.num_topics
-        if advice is not None and work >= SLOW_WORK:
-            tqdm.write(advice, file=sys.stderr)
+        if self.shows_progress and work >= SLOW_WORK:
+            advice = fused.advice(self.model.topics.probs)
+            if advice is not None:
+                tqdm.write(advice, file=sys.stderr)
         if not state.step and settings.start != "model":
             self._start()
         if self.ascent is not None:
@@ -298,28 +302,18 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings, model = self.settings, self.model
         start = Start(model, self.shard, name=settings.start, seed=settings.seed)
         started = FitState(self.state.documents)
-        with self._threads():
-            for _ in start.run(started, self.shows_progress):
-                self.keep()
+        for _ in start.run(started, self.shows_progress):
+            self.keep()
         self.shard.clear_cache()
         model.prior.inflate_covariance()
         self.keep()
-
-    def _threads(self) -> AbstractContextManager[None]:
-        """Context in which compiled kernels have all threads, if there are such kernels."""
-        compiled = fused.is_compiled(self.model.topics.probs)
-        return kernels_only() if compiled else nullcontext()
 
     def _epoch(self, bar: tqdm) -> dict[str, Any]:
         """Visit every document once, with M-steps on the way."""
         state, stats = self.state, EpochStats(self.num_batches)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
-        with (
-            self._threads(),
-            self.model.topics.updated_often(),
-            self.model.prior.following(self._length),
-        ):
+        with self.model.topics.updated_often(), self.model.prior.following(self._length):
             for new in self._sums(stats, bar):
                 objective += new.objective
                 num_tokens += new.num_tokens
@@ -385,7 +379,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         moved = torch.zeros_like(chains.moved)
         if self.state.step:
             moved = self._read("moved", batch)[""]
-        for info, step_size in chains.advance(self.settings.num_transitions):
+        for info, step_size in chains.advance(self.settings.num_transitions, with_counts=True):
             moved = moved | stats.add(info, step_size, batch.num_docs / num_docs)
         stats.add_draws(chains)
         adaptation = chains.progress._asdict()

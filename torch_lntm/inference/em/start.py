@@ -24,12 +24,12 @@ from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.table import DocumentTable, new_table
-from torch_lntm.kernels.fused import add_rows_, scaled_rows
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
+    expected_counts,
     expected_topic_counts,
     probability_floor,
-    updated_counts,
 )
 from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
@@ -144,12 +144,14 @@ class RunningTopics:
         self._totals = self._rows.sum(0, dtype=torch.float64)
         self._pseudo_totals: float | Tensor = smoothing * len(self._rows)
         self._smoothing = smoothing
-        self._key_rows: Tensor | None = None
+        # Without keywords, these tables are empty.
+        self._row_of = torch.zeros(0, dtype=torch.int64, device=word_counts.device)
+        self._key_rows = self._allowed = self._rows.new_zeros(0, self._rows.shape[1])
         if keywords is not None:
             topics, columns, tokens = (x.to(self._rows.device) for x in keywords.entries)
             different, rows = columns.unique(return_inverse=True)
             # Row 0 is for all further words.
-            self._row_of = torch.zeros(len(self._rows), dtype=torch.int64, device=topics.device)
+            self._row_of = self._row_of.new_zeros(len(self._rows))
             self._row_of[different] = torch.arange(1, len(different) + 1, device=topics.device)
             self._key_rows = self._rows.new_zeros(len(different) + 1, self._rows.shape[1])
             self._key_rows[rows + 1, topics] = tokens.to(self._key_rows.dtype)
@@ -159,18 +161,56 @@ class RunningTopics:
             pseudo = self._key_rows.double() - smoothing * (1.0 - self._allowed.double())
             self._pseudo_totals = self._pseudo_totals + pseudo.sum(0)
 
-    def probs(self, words: Tensor) -> Tensor:
-        """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
+    def _form(self) -> tuple[Tensor, ...]:
+        """Factor and shift that make probabilities of rows, and the same tables for keywords.
+
+        The tables have the row of a word in the two others, 0 for words without keywords; the
+        probabilities that keywords add; and the topics that may have the word.
+        """
         dtype = self._rows.dtype
         totals = self._totals + self._pseudo_totals
         inverse = totals.clamp_min(torch.finfo(dtype).tiny).reciprocal()
         smallest = (self._smoothing * inverse).to(dtype).clamp_min_(probability_floor(dtype))
-        probs = scaled_rows(self._rows, words, (self._scale * inverse).to(dtype), smallest)
-        if self._key_rows is not None:
-            at = self._row_of[words]
-            probs += self._key_rows[at] * inverse.to(dtype)
-            probs.mul_(self._allowed[at]).clamp_min_(probability_floor(dtype))
+        extra = self._key_rows * inverse.to(dtype)
+        return (self._scale * inverse).to(dtype), smallest, self._row_of, extra, self._allowed
+
+    def probs(self, words: Tensor) -> Tensor:
+        """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
+        factor, shift, row_of, extra, allowed = self._form()
+        probs = torch.addcmul(shift, self._rows.index_select(0, words), factor)
+        if len(row_of):
+            at = row_of[words]
+            probs += extra[at]
+            probs.mul_(allowed[at]).clamp_min_(probability_floor(probs.dtype))
         return probs.mT
+
+    def step_(
+        self, words: Tensor, batch: DocumentBatch, theta: Tensor, *step: Any, scale: float
+    ) -> float:
+        """A compiled step of a start, in place of :func:`_lda_counts` and :meth:`blend_`.
+
+        Args:
+            words: As for :meth:`blend_`.
+            batch: The documents, over these words.
+            theta: Proportions of all documents; those of the batch are updated.
+            *step: Number of updates of the proportions, pseudo-tokens of each topic, and weight of
+                the new counts, which is below 1.
+            scale: As for :meth:`blend_`.
+
+        Returns:
+            Log likelihood before the last update, nats.
+        """
+        sweeps, concentration, weight = step
+        if self._scale * (1 - weight) < MIN_SCALE:
+            self.apply_scale()
+        running = self._rows, *self._form(), probability_floor(self._rows.dtype)
+        self._scale *= 1 - weight
+        factor = weight * scale / self._scale
+        value, totals = fused.start_step(
+            running, words, batch, theta, sweeps, concentration, factor
+        )
+        self._totals = (1 - weight) * self._totals + weight * scale * totals
+        return value
 
     def blend_(
         self, words: Tensor, counts: Tensor, totals: Tensor, weight: float, scale: float
@@ -190,7 +230,7 @@ class RunningTopics:
         if self._scale < MIN_SCALE:
             self.apply_scale()
         # Words are different, so the order of the additions does not matter on a GPU.
-        add_rows_(self._rows, words, counts.mT, weight * scale / self._scale)
+        self._rows.index_add_(0, words, counts.mT, alpha=weight * scale / self._scale)
 
     def apply_scale(self) -> None:
         """Multiply the scale into the tensor ``word_counts``, which then holds the average."""
@@ -357,20 +397,24 @@ class Start:
         """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        topics = self.model.topics
+        topics, theta = self.model.topics, self._table(state)
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
-        theta = self._table(state)
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
+        compiled = fused.is_compiled(state.word_counts)
         for words, batch in self._steps():
             self.processes.poll()
-            counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
-            assert counts.word_counts is not None
-            objective += counts.log_likelihood.sum().double()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
-            totals = counts.topic_counts.sum(0, dtype=torch.float64)
-            scale = self.num_tokens / batch.num_tokens
-            running.blend_(words, counts.word_counts, totals, weight, scale)
+            step, scale = (sweeps, concentration), self.num_tokens / batch.num_tokens
+            # The first step forgets all earlier counts, which a compiled one cannot.
+            if compiled and weight < 1.0:
+                objective += running.step_(words, batch, state.theta, *step, weight, scale=scale)
+            else:
+                counts = _lda_counts(running.probs(words), batch, theta, *step)
+                assert counts.word_counts is not None
+                objective += counts.log_likelihood.sum().double()
+                totals = counts.topic_counts.sum(0, dtype=torch.float64)
+                running.blend_(words, counts.word_counts, totals, weight, scale)
             bar.update(batch.num_docs)
         running.apply_scale()
         return float(objective)
@@ -463,8 +507,8 @@ class Start:
             probs, part = running.probs(words), batch.over(words)
             weights = probs.new_full((batch.num_docs, len(probs)), 1.0 / len(probs))
             for _ in range(FIRST_SWEEPS):
-                weights = expected_topic_counts(weights, probs, part) + self.concentration
-                weights /= weights.sum(-1, keepdim=True)
+                counts = expected_topic_counts(weights, probs, part)
+                weights = _updated(counts, self.concentration)
             return weights
 
         return solve
@@ -494,9 +538,18 @@ def _lda_counts(
 ) -> ExpectedCounts:
     """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
     weights = theta.read("theta", batch).to(topics)
+    for _ in range(sweeps - 1):
+        weights = _updated(expected_topic_counts(weights, topics, batch), concentration)
     # The pass for the words' counts also gives the last update of theta.
-    _, counts = updated_counts(weights, topics, batch, sweeps - 1, concentration)
-    weights = counts.topic_counts + concentration
-    weights = weights / weights.sum(-1, keepdim=True)
-    theta.write("theta", batch, weights)
+    counts = expected_counts(weights, topics, batch, word_counts=True)
+    theta.write("theta", batch, _updated(counts.topic_counts, concentration))
     return counts
+
+
+def _updated(tokens: Tensor, concentration: float) -> Tensor:
+    """Proportions in proportion to each topic's tokens and pseudo-tokens.
+
+    It is a step towards the mode of a Dirichlet posterior on the softmax scale.
+    """
+    weights = tokens + concentration
+    return weights.div_(weights.sum(-1, keepdim=True))
