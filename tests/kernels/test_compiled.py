@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,10 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.em.statistics import chain_statistics
 from torch_lntm.kernels import fused as fused_kernels
+from torch_lntm.kernels.mixture import expected_counts
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.sampling import hmc
 
@@ -132,7 +137,8 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(3) + chains.advance(3)
+    passed = chains.advance(3) + chains.advance(3, with_counts=True)
+    counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
     passed += again.advance(2)
     # Diverging chains beside sound ones.
@@ -142,7 +148,7 @@ def visited(
     for info, step_size in passed:
         energy_error = info.energy_error.where(~info.divergent, 0.0)
         values += [info.acceptance, info.accepted, energy_error, info.divergent, step_size]
-    return [*values, chains.divergences, chains.moved, chains.mean_acceptance]
+    return [*values, counts, chains.divergences, chains.moved, chains.mean_acceptance]
 
 
 def require_equal(run: Callable[[], list[Tensor]], monkeypatch, tolerance: float = 1e-10) -> None:
@@ -292,6 +298,57 @@ def test_topics_of_tokens_need_a_number_for_each_token(numba) -> None:
             fused_kernels.draw_topics(
                 words[:1], words, batch, torch.tensor(tokens), torch.rand(num_uniforms).double()
             )
+
+
+def test_kernels_refuse_other_shapes(numba) -> None:
+    """They check nothing themselves, and would read other memory."""
+    model = lntm.models.ctm(4, 3, **F64)
+    batch = make_batch(np.ones((5, 3)))
+    target = model.bind(batch)
+    words, weights = target.topics.mT.contiguous(), torch.ones(5, 4).double()
+    state = hmc.evaluate(target, torch.zeros(1, 5, 4).double())
+    numbers = hmc.draw(noise.document_keys(0, batch.index, 1), target)
+    form, square, four = target.space.form, torch.eye(3).double(), torch.ones(4).double()
+
+    def step(position: Tensor = state.position, factor: Tensor | None = None, **form_: Any) -> None:
+        other = replace(target, space=SimpleNamespace(form=form._replace(**form_)))
+        hmc.step(numbers, other, state._replace(position=position), four[0], Metric(factor), 1)
+
+    step()
+    step(factor=torch.eye(4).double().expand(5, 4, 4), loc=torch.ones(5, 4).double())
+    wrong: list[Callable[[], object]] = [
+        lambda: fused_kernels.expected_counts(weights[:, :3], words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights[:4], words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights, words[:2], batch, 1e-9),
+        lambda: fused_kernels.draw_topics(weights[:, :3], words, batch, batch.counts, four),
+        lambda: step(state.position[..., :3]),
+        lambda: step(factor=square),
+        lambda: step(factor=torch.eye(4).double().expand(4, 4, 4)),
+        lambda: step(loading=form.loading[:3]),
+        lambda: step(loading=form.loading[:, :3], loc=four[:3]),
+        lambda: step(loc=torch.ones(4, 4).double()),
+        lambda: step(concentration=four[:3]),
+    ]
+    for call in wrong:
+        with pytest.raises(ConfigError):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_at_extreme_weights_are_equal(dtype, numba, monkeypatch) -> None:
+    batch, topics = (
+        make_batch(np.ones((6, 7)), dtype=dtype),
+        torch.linspace(0.1, 0.9, 14).view(2, 7).to(dtype),
+    )
+    rows = [[1, 2], [math.inf, 1], [math.nan, 1], [0, 0], [1e38, 3e38], [-1, 1e-3]]
+    weights = torch.tensor(rows, dtype=dtype)
+
+    def run() -> list[Tensor]:
+        counts = expected_counts(weights, topics, batch, word_counts=True)
+        assert counts.word_counts is not None
+        return list(counts)
+
+    require_equal(run, monkeypatch, 10 * torch.finfo(dtype).eps)
 
 
 def test_elementary_functions_are_exact_to_rounding(numba) -> None:

@@ -182,20 +182,28 @@ def expected_counts(
             weights. Kernels do not check what they read.
     """
     operations = _operations(weights)
-    _require_shapes(batch, words, weights)
+    _require_shapes(batch, words, weights, weights.shape[1])
     weights = weights.contiguous()
     rows = (batch.row_offsets, batch.word_index, batch.counts)
     log_likelihood, topic_counts, ratio = operations.expected_counts(
         weights, words, *rows, floor, by_word
     )
-    if not by_word:
-        return log_likelihood, topic_counts, None
-    word_counts = operations.word_counts(weights, words, *batch.by_word, ratio)
-    return log_likelihood, topic_counts, word_counts
+    counts = word_counts(weights, words, batch, ratio) if by_word else None
+    return log_likelihood, topic_counts, counts
 
 
-def _require_shapes(batch: DocumentBatch, words: Tensor, rows: Tensor) -> None:
-    """Raise unless documents fit topics by word, and the last but one axis of other rows."""
+def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
+    """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
+    return cast(Tensor, _operations(weights).word_counts(weights, words, *batch.by_word, ratio))
+
+
+def _require_shapes(
+    batch: DocumentBatch, words: Tensor, rows: Tensor, num_topics: int | None = None
+) -> None:
+    """Raise unless documents fit topics by word, and the last but one axis of other rows.
+
+    Topics by word must also have ``num_topics`` columns, if it is given.
+    """
     if words.shape[0] != batch.num_words:
         raise ConfigError(
             f"documents over {batch.num_words} words given to topics over {words.shape[0]} words; "
@@ -203,6 +211,21 @@ def _require_shapes(batch: DocumentBatch, words: Tensor, rows: Tensor) -> None:
         )
     if rows.shape[-2] != batch.num_docs:
         raise ConfigError(f"rows for {rows.shape[-2]} documents; expected {batch.num_docs}")
+    if num_topics is not None and words.shape[1] != num_topics:
+        raise ConfigError(f"{words.shape[1]} topics of words; expected {num_topics}")
+
+
+def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | None) -> None:
+    """Raise unless a space and a metric have the shapes of positions."""
+    num_docs, dim = position.shape[1:]
+    loc, loading, _, concentration = form
+    metrics = [torch.Size([dim, dim]), torch.Size([num_docs, dim, dim])]
+    if (
+        dim != len(loading if concentration is None else concentration)
+        or (concentration is None and loc.dim() > 1 and len(loc) not in (1, num_docs))
+        or (factor is not None and factor.shape not in metrics)
+    ):
+        raise ConfigError(f"z of shape {tuple(position.shape)} in a space or metric of other z")
 
 
 def transition(
@@ -239,7 +262,7 @@ def transition(
         Fields of the new state, and fields of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
     position, log_prior = state[:2]
-    _require_shapes(batch, words, position)
+    _require_shapes(batch, words, position, loading.shape[1])
     if not isinstance(inverse_temperature, Tensor):
         inverse_temperature = torch.full_like(log_prior, inverse_temperature)
     epsilon, inverse_temperature = (
@@ -275,7 +298,8 @@ def visit(
     bursts: tuple[float, Tensor] | None,
     temperature: Tensor,
     factor: Tensor | None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with_counts: bool = False,
+) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of all chains in a single call, by compiled kernels alone.
 
     Args:
@@ -294,17 +318,21 @@ def visit(
             independent draws.
         temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
+        with_counts: Whether :func:`word_counts` is called at the new state.
 
     Returns:
-        The new ``state`` and ``adaptation``, and the fields of
-        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        The new ``state`` and ``adaptation``, the fields of
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and
+        arguments of :func:`word_counts`: proportions ``(num_chains, num_docs, num_topics)`` and
+        ratios ``(num_chains, nnz)``.
     """
     from torch_lntm.kernels import compiled
 
-    _require_shapes(batch, words, state[0])
+    _require_shapes(batch, words, state[0], form[1].shape[1])
+    _require_space(state[0], form, factor)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
-    options = bursts, temperature, factor
+    options = bursts, temperature, factor, with_counts
     return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 
@@ -363,7 +391,7 @@ def draw_topics(
     weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
 ) -> Tensor:
     """:func:`torch_lntm.kernels.mixture.draw_topics` by compiled kernels."""
-    _require_shapes(batch, words, weights)
+    _require_shapes(batch, words, weights, weights.shape[1])
     if len(tokens) != batch.nnz or len(uniforms) != int(tokens.sum()) or bool((tokens < 0).any()):
         raise ConfigError(f"tokens of {len(tokens)} counts and {len(uniforms)} uniform numbers")
     return _operations(weights).draw_topics(weights, words, *batch.by_word, tokens, uniforms)

@@ -377,7 +377,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         moved = torch.zeros_like(chains.moved)
         if self.state.step:
             moved = self._read("moved", batch)[""]
-        for info, step_size in chains.advance(self.settings.num_transitions):
+        for info, step_size in chains.advance(self.settings.num_transitions, with_counts=True):
             moved = moved | stats.add(info, step_size, batch.num_docs / num_docs)
         stats.add_draws(chains)
         adaptation = chains.progress._asdict()
