@@ -23,6 +23,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.em.statistics import chain_statistics
 from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.kernels.mixture import expected_counts
 from torch_lntm.latents.metrics import Metric
@@ -139,7 +140,8 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(3) + chains.advance(3)
+    passed = chains.advance(3) + chains.advance(3, with_counts=True)
+    counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
     passed += again.advance(2)
     # Diverging chains beside sound ones.
@@ -149,7 +151,7 @@ def visited(
     for info, step_size in passed:
         energy_error = info.energy_error.where(~info.divergent, 0.0)
         values += [info.acceptance, info.accepted, energy_error, info.divergent, step_size]
-    return [*values, chains.divergences, chains.moved, chains.mean_acceptance]
+    return [*values, counts, chains.divergences, chains.moved, chains.mean_acceptance]
 
 
 def require_equal(run: Callable[[], list[Tensor]], monkeypatch, tolerance: float = 1e-10) -> None:

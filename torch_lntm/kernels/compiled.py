@@ -262,7 +262,8 @@ def visit(
     bursts: tuple[float, Tensor] | None,
     temperature: Tensor,
     factor: Tensor | None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with_counts: bool,
+) -> tuple[tuple[Tensor, ...], ...]:
     """Move chains by some transitions.
 
     Args:
@@ -279,12 +280,18 @@ def visit(
             likelihood. None for independent draws.
         temperature: ``(num_chains, num_docs)`` float64 inverse temperatures.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
+        with_counts: Whether to make the last tensors of the results. They are empty otherwise.
 
     Returns:
-        ``state`` and ``adaptation`` after the transitions, and the fields of
-        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        ``state`` and ``adaptation`` after the transitions, the fields of
+        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
+        :class:`numba_ops.Counts`, ``(num_chains, num_docs, num_topics)`` and
+        ``(num_chains, nnz)``.
     """
     num_chains, num_docs, dim = state[0].shape
+    words, num_counts = documents[4], num_chains if with_counts else 0
+    theta = words.new_empty(num_counts, num_docs, words.shape[1])
+    ratio = words.new_empty(num_counts, len(documents[1]))
     rows = num_chains * num_docs
     state, adaptation = (
         tuple(x.clone(memory_format=torch.contiguous_format) for x in tensors)
@@ -293,7 +300,7 @@ def visit(
     types = torch.float64, torch.bool, torch.float64, torch.bool, torch.float64
     outcome = tuple(torch.empty(number, num_chains, num_docs, dtype=dtype) for dtype in types)
     if not rows:
-        return state, adaptation, outcome
+        return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
     held = _documents(tensors, floor, bursts)
     sizes = [_array(x).reshape(rows) for x in adaptation]
@@ -310,6 +317,7 @@ def visit(
         ops.Adaptation(*sizes),
         ops.Settings(*settings),
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
+        ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
         blocks.offsets,
     )
 
@@ -319,7 +327,7 @@ def visit(
     steps = ops.Settings(*settings).num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
     share(work, blocks.number, steps * effort)
-    return state, adaptation, outcome
+    return state, adaptation, outcome, (theta, ratio)
 
 
 def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops.Randomness:

@@ -188,10 +188,13 @@ def expected_counts(
     log_likelihood, topic_counts, ratio = operations.expected_counts(
         weights, words, *rows, floor, by_word
     )
-    if not by_word:
-        return log_likelihood, topic_counts, None
-    word_counts = operations.word_counts(weights, words, *batch.by_word, ratio)
-    return log_likelihood, topic_counts, word_counts
+    counts = word_counts(weights, words, batch, ratio) if by_word else None
+    return log_likelihood, topic_counts, counts
+
+
+def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
+    """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
+    return cast(Tensor, _operations(weights).word_counts(weights, words, *batch.by_word, ratio))
 
 
 def _require_shapes(
@@ -295,7 +298,8 @@ def visit(
     bursts: tuple[float, Tensor] | None,
     temperature: Tensor,
     factor: Tensor | None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    with_counts: bool = False,
+) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of all chains in a single call, by compiled kernels alone.
 
     Args:
@@ -314,10 +318,13 @@ def visit(
             independent draws.
         temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
+        with_counts: Whether :func:`word_counts` is called at the new state.
 
     Returns:
-        The new ``state`` and ``adaptation``, and the fields of
-        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each.
+        The new ``state`` and ``adaptation``, the fields of
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and
+        arguments of :func:`word_counts`: proportions ``(num_chains, num_docs, num_topics)`` and
+        ratios ``(num_chains, nnz)``.
     """
     from torch_lntm.kernels import compiled
 
@@ -325,7 +332,7 @@ def visit(
     _require_space(state[0], form, factor)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
-    options = bursts, temperature, factor
+    options = bursts, temperature, factor, with_counts
     return compiled.visit(documents, form, state, drawn, adaptation, settings, number, *options)
 
 

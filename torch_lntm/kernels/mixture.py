@@ -167,6 +167,7 @@ def expected_word_counts(
     likelihood: CountLikelihood = INDEPENDENT,
     *,
     shares: Tensor | None = None,
+    ratio: Tensor | None = None,
 ) -> Tensor:
     """The ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts` alone.
 
@@ -176,14 +177,21 @@ def expected_word_counts(
         batch: The counts, in the dtype and on the device of ``weights``.
         likelihood: Distribution of the counts. Defaults to independent draws.
         shares: ``(num_docs,)`` factor of each document's counts. Defaults to 1.
+        ratio: Slopes of the log likelihood in s ``(nnz,)``, in any shape, if a visit by compiled
+            kernels has made them.
     """
+    words = topics.mT.contiguous()
+    if ratio is not None:
+        ratio = ratio.flatten()
+        if shares is not None:
+            ratio = ratio * shares.to(ratio)[batch.row_index]
+        return fused.word_counts(weights, words, batch, ratio).mT
     if likelihood.independent and fused.kind(weights):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
         assert counts is not None
         return counts
-    words = topics.mT.contiguous()
     s = sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
     ratio = likelihood.slopes(s, batch)
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]

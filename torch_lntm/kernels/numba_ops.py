@@ -231,6 +231,18 @@ class Outcome(NamedTuple):
     step_size: Array
 
 
+class Counts(NamedTuple):
+    """What the expected counts at the chains' last positions are made of, overwritten.
+
+    Attributes:
+        theta: ``(num_rows, num_topics)`` proportions, or no rows if they are not asked for.
+        ratio: ``(num_chains, nnz)`` counts divided by the words' probabilities s.
+    """
+
+    theta: Array
+    ratio: Array
+
+
 # -- vectors ---------------------------------------------------------------------------------------
 
 
@@ -1124,8 +1136,20 @@ def _logits(chart, block, i):
 
 
 @_compiled
-def _evaluate(block, documents, chart, num_rows, with_value):
-    """Gradients of log likelihood and log prior at the block's z, and the value if asked."""
+def _write_counts(block, documents, counts, i):
+    """Write a row's proportions, and its words' counts divided by their probabilities."""
+    num_docs, row, begin = len(documents.lengths), block.row[i], block.begin[i]
+    chain, doc = row // num_docs, row % num_docs
+    for k in range(counts.theta.shape[1]):
+        counts.theta[row, k] = block.theta[i, k]
+    first = documents.row_offsets[doc]
+    for j in range(documents.row_offsets[doc + 1] - first):
+        counts.ratio[chain, first + j] = block.ratio[begin + j]
+
+
+@_compiled
+def _evaluate(block, documents, chart, num_rows, with_value, counts, with_counts):
+    """Gradients of log likelihood and log prior at the block's z, and what is asked for."""
     num_docs, a = len(documents.lengths), documents.concentration
     cast, theta, slope = block.z.dtype.type, block.theta, block.slope
     width = theta.shape[1]
@@ -1135,6 +1159,8 @@ def _evaluate(block, documents, chart, num_rows, with_value):
         _logits(chart, block, i)
         _softmax_(theta, i)
         _words_pass(block, documents, begin, end, i)
+        if with_counts:
+            _write_counts(block, documents, counts, i)
         total = _lanes(cast(0))
         for k in range(0, width, WIDTH):
             g = _product_of(_load(slope, (i, k)), _load(theta, (i, k)))
@@ -1299,16 +1325,13 @@ def _judge(block, prior, settings, outcome, weight, number, i):
 
 
 @_compiled
-def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows):
-    """Start proposals at the chains' states, with the first half of a leapfrog step.
-
-    Transition −1 only evaluates the states.
-    """
+def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves):
+    """Start proposals at the chains' states, with the first half of a step if they move."""
     for i in range(num_rows):
         for k in range(0, block.z.shape[1], WIDTH):
             _store(block.z, (i, k), _load(block.position, (i, k)))
             _store(block.g, (i, k), _load(block.gradient, (i, k)))
-        if number >= 0:
+        if moves:
             step_size = adaptation.step_size[block.row[i]]
             block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
             _prior_gradient(chart, block, i)
@@ -1328,6 +1351,7 @@ def visit(
     adaptation,
     settings,
     outcome,
+    counts,
     offsets,
     first,
     end,
@@ -1346,31 +1370,36 @@ def visit(
         adaptation: :class:`Adaptation`, overwritten.
         settings: :class:`Settings`.
         outcome: :class:`Outcome`, overwritten.
+        counts: :class:`Counts`, overwritten.
         offsets: Offsets of the blocks in the items, from :func:`divide`.
         first: First block.
         end: End of the blocks.
     """
     num_docs, cast = len(documents.lengths), block.z.dtype.type
     num_chains = len(state.log_prior) // max(1, num_docs)
+    num_transitions, num_counts = outcome.acceptance.shape[0], min(1, len(counts.theta))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         _fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, temperature, num_rows)
-        # Transition −1 only evaluates the states. The code of all functions is copied to where they
-        # are called, so the evaluation stands here once.
-        for number in range(-1 if settings.evaluate else 0, outcome.acceptance.shape[0]):
-            _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows)
-            num_steps = settings.num_steps if number >= 0 else 1
+        # Transition −1 only evaluates the states, and the last one writes their counts. The code of
+        # all functions is copied to where they are called, so the evaluation stands here once.
+        for number in range(-1 if settings.evaluate else 0, num_transitions + num_counts):
+            moves = number >= 0 and number < num_transitions
+            args = chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves
+            _begin(block, *args)
+            num_steps = settings.num_steps if moves else 1
             for step in range(num_steps):
                 last = step == num_steps - 1
-                _evaluate(block, documents, chart, num_rows, last)
+                with_counts = number == num_transitions
+                _evaluate(block, documents, chart, num_rows, last, counts, with_counts)
                 kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
-                for i in range(num_rows if number >= 0 else 0):
+                for i in range(num_rows if moves else 0):
                     _kick_and_drift(block, factor, num_docs, i, kick, drift)
             for i in range(num_rows):
                 row, prior = block.row[i], _log_prior(chart, block.z, i)
-                accepted = True
-                if number >= 0:
+                accepted = number < 0
+                if moves:
                     weight = temperature[row]
                     chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
                     step_size = _adapt(adaptation, settings, row, number, chance)

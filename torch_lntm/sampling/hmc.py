@@ -211,6 +211,7 @@ def compiled_steps(
     number: int,
     metric: Metric,
     inverse_temperature: float | Tensor = 1.0,
+    with_counts: bool = False,
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of a target that :func:`is_compiled`; see :func:`fused.visit`."""
     temperature = torch.as_tensor(inverse_temperature, dtype=torch.float64)
@@ -228,6 +229,7 @@ def compiled_steps(
         target.bursts,
         temperature.expand_as(state.log_prior),
         metric.factor,
+        with_counts,
     )
 
 
@@ -262,7 +264,7 @@ def step(
         sizes = (step_size.to(state.log_prior).expand_as(state.log_prior),)
         settings = False, 0, 0, num_steps, jitter, MAX_ENERGY_ERROR, 0.0, math.inf, 1.0, 1.0, 1.0
         numbers = tuple(x[None] for x in drawn)
-        new, _, outcome = compiled_steps(
+        new, _, outcome, _ = compiled_steps(
             target, state, numbers, sizes, settings, 1, metric, inverse_temperature
         )
         return HMCState(*new), HMCInfo(*(x[0] for x in outcome[:4]))

@@ -96,6 +96,8 @@ class Chains:
         divergences: ``(num_chains, num_docs)`` int64 numbers of divergent transitions after
             warm-up.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
+        counts: Proportions ``(num_chains, num_docs, num_topics)`` at the last positions, and ratios
+            ``(num_chains, nnz)`` of counts and probabilities, if :meth:`advance` has made them.
 
     Raises:
         ConfigError: The vocabulary sizes of batch and model differ, the mass matrix is unknown, or
@@ -135,6 +137,7 @@ class Chains:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
         self._latents: dict[str, Tensor] | None = None
+        self.counts: tuple[Tensor, ...] | None = None
         # Checking makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
             self._require_finite(initial or {})
@@ -231,25 +234,29 @@ class Chains:
         """Logits of theta at the chains' positions ``(num_chains, num_docs, num_topics)``."""
         return self.target.space.logits(self.state.position)
 
-    def advance(self, number: int = 1) -> list[tuple[hmc.HMCInfo, Tensor]]:
+    def advance(
+        self, number: int = 1, with_counts: bool = False
+    ) -> list[tuple[hmc.HMCInfo, Tensor]]:
         """Make some transitions, and adapt the step sizes during warm-up.
 
         Compiled kernels make all of them in one call.
 
         Args:
             number: Number of transitions. Defaults to 1.
+            with_counts: Whether compiled kernels also make :attr:`counts`, while the documents'
+                words are in the cache.
 
         Returns:
             Outcome of each transition, and the step sizes after it.
         """
-        self._latents = None
+        self._latents = self.counts = None
         if not hmc.is_compiled(self.target):
             return [self._step(drawn) for drawn in self._draw(number)]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
         if state is None:
             state = hmc.HMCState(self._position, unknown, unknown, self._position)
-        new, sizes, outcome = hmc.compiled_steps(
+        new, sizes, outcome, counts = hmc.compiled_steps(
             self.target,
             state,
             (self._keys,),
@@ -261,8 +268,10 @@ class Chains:
             ),
             number,
             self._metric,
+            with_counts=with_counts,
         )
         self._state = hmc.HMCState(*new)
+        self.counts = counts if with_counts else None
         *info, step_sizes = (x.unbind() for x in outcome)
         outcomes = list(map(hmc.HMCInfo, *info))
         for one in outcomes:

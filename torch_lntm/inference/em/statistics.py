@@ -177,7 +177,7 @@ def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = No
     batch, latents, logits = chains.target.batch, chains.latents, chains.logits
     log_likelihood = chains.state.log_likelihood
     rows = chains.target.rows(len(log_likelihood))
-    num_unconverged = 0
+    num_unconverged, counts = 0, chains.counts
     if used is None:
         weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))
     else:
@@ -185,13 +185,14 @@ def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = No
         included = used.any(0).nonzero().squeeze(-1)
         if len(included) < batch.num_docs:
             batch = batch.select(included)
-            rows = batch.repeat(len(log_likelihood))
+            rows, counts = batch.repeat(len(log_likelihood)), None
             latents = {site: value[:, included] for site, value in latents.items()}
             logits, log_likelihood = logits[:, included], log_likelihood[:, included]
             used = used[:, included]
         weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
-    theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
+    theta, ratio = counts or (torch.softmax(logits, -1), None)
+    theta = theta.flatten(0, 1).to(rows.dtype)
     shares = weights.flatten() if len(weights) > 1 else None
     sums, topics = model.prior.statistics(draws, batch), model.topics.probs
     if not model.words.independent:
@@ -201,7 +202,9 @@ def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = No
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
         sums=sums,
-        word_counts=expected_word_counts(theta, topics, rows, model.words, shares=shares),
+        word_counts=expected_word_counts(
+            theta, topics, rows, model.words, shares=shares, ratio=ratio
+        ),
         objective=(weights * log_likelihood).sum().double(),
         num_unconverged=num_unconverged,
     )

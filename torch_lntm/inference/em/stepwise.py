@@ -134,7 +134,7 @@ class StepwiseEM:
         means = self.guide.solve(batch, self.guide.em_options, covariances=False).mean
         initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
         chains = Chains(self.model, settings, batch, WARMUP_TRANSITIONS, initial, means=means)
-        chains.advance(WARMUP_TRANSITIONS + TRANSITIONS)
+        chains.advance(WARMUP_TRANSITIONS + TRANSITIONS, with_counts=True)
         return chain_statistics(self.model, chains, chains.moved)
 
     def _step(self, new: Statistics) -> None:
