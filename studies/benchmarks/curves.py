@@ -3,21 +3,33 @@
 Budgets are epochs of this package and sweeps of the peers. Each point is a fit of its own, scored
 as in the study ``quality`` on its splits. Tuned peers average 40 states of further sweeps. The
 further sweeps are about as many as the budget, and at most 400.
+
+*By threads*, a fit of each system is timed with 1, 2, 4, … threads up to the cores of the machine,
+and a fit of this package also beside a process that keeps a core busy. Wall seconds need an idle
+machine; CPU seconds show what other threads cost.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import joblib
+import scipy.sparse as sp
 import torch
 
-from studies.benchmarks.completion import check_installed
-from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
+import torch_lntm as lntm
+from studies.benchmarks.completion import check_installed, fit_in_process
+from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.benchmarks.quality import measured, unpacked
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import table_of
@@ -49,6 +61,7 @@ class Settings:
         max_docs: Largest number of documents; a larger corpus is sampled.
         max_test_docs: Largest number of scored documents.
         tolerance: Monte-Carlo standard error of the exact score, nats per token.
+        threads: Numbers of threads of the timed fits. Without any, 1, 2, 4, … and all cores.
     """
 
     corpora: tuple[str, ...] = ("m10", "bbc", "cora")
@@ -58,10 +71,11 @@ class Settings:
     max_docs: int = MAX_DOCS
     max_test_docs: int = MAX_TEST_DOCS
     tolerance: float = 0.003
+    threads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        whole = {"num_topics": 2, "seed": 0, "max_docs": 2, "max_test_docs": 1}
+        whole = {"num_topics": 2, "seed": 0, "max_docs": 2, "max_test_docs": 1, "threads": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", BUDGETS)
         check_filled(self, "corpora")
@@ -86,7 +100,41 @@ class Point:
     nats: float
 
 
-def run(settings: Settings, cells: Cells) -> list[Point]:
+@dataclass(frozen=True)
+class Timing:
+    """A timed fit at a usual budget.
+
+    Attributes:
+        corpus: Name of the corpus.
+        system: Name of the system.
+        threads: Number of threads.
+        busy: Whether another process kept a core busy.
+        wall_seconds: Wall seconds of the fit.
+        cpu_seconds: CPU seconds of the fit, over all threads.
+    """
+
+    corpus: str
+    system: str
+    threads: int
+    busy: bool
+    wall_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of the study.
+
+    Attributes:
+        points: The curves.
+        timings: Fits by the number of threads.
+    """
+
+    points: list[Point]
+    timings: list[Timing]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
     """Fit every system with a library at every budget. Failed fits have no point.
 
     Raises:
@@ -94,7 +142,11 @@ def run(settings: Settings, cells: Cells) -> list[Point]:
     """
     check_installed(settings.systems)
     torch.set_num_threads(1)
-    points = []
+    # The first fit on a machine compiles kernels, which belongs to no cell.
+    lntm.inference.MonteCarloEM(
+        lntm.models.ctm(2, lntm.example_corpus()), max_epochs=1, progress=False
+    ).fit(lntm.example_corpus())
+    points, timings = [], []
     for corpus in settings.corpora:
         split = frozen(corpus, settings.seed, settings.max_docs, settings.max_test_docs)
         tokens = split.hold_out.held_out.num_tokens
@@ -120,7 +172,51 @@ def run(settings: Settings, cells: Cells) -> list[Point]:
         for key, row in zip(keys, cells.each(keys, compare), strict=True):
             if "failed" not in row:
                 points.append(Point(*key, row["cpu_seconds"], row["nats"]))
-    return points
+        timings += _timings(settings, cells, corpus, split)
+    return Result(points, timings)
+
+
+def _timings(settings: Settings, cells: Cells, corpus: str, split: Frozen) -> list[Timing]:
+    """Fits of every system by the number of threads, and some of ours on a busy machine."""
+    cores = joblib.cpu_count()
+    threads = settings.threads or sorted({2**n for n in range(cores.bit_length() - 1)} | {cores})
+    keys = [
+        (corpus, system, number, "threads" + ", busy" * busy)
+        for system in settings.systems
+        for busy in range(1 + ours(system))
+        for number in threads
+    ]
+
+    def timed(key: tuple[str, str, int, str]) -> list[float]:
+        with tempfile.TemporaryDirectory() as folder, _load("busy" in key[3]):
+            path = Path(folder) / "train.npz"
+            sp.save_npz(path, split.train.to_scipy())
+            budget = BUDGETS[key[1]][-1 if ours(key[1]) else -2]
+            fit = fit_in_process(
+                key[1],
+                path,
+                num_topics=settings.num_topics,
+                seed=settings.seed,
+                threads=key[2],
+                options=options_at(key[1], budget),
+            )
+        record = json.loads(str(fit["record"]))
+        return [record["wall_seconds"], record["cpu_seconds"]]
+
+    rows = zip(keys, cells.each(keys, timed), strict=True)
+    return [Timing(*key[:3], "busy" in key[3], *seconds) for key, seconds in rows]
+
+
+@contextmanager
+def _load(busy: bool) -> Iterator[None]:
+    """Keep a core busy with another process, if asked."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    try:
+        yield
+    finally:
+        if other is not None:
+            other.kill()
+            other.wait()
 
 
 def options_at(system: str, budget: int) -> dict[str, Any]:
@@ -156,11 +252,21 @@ def ours(system: str) -> bool:
     return system.startswith("torch_lntm")
 
 
-def tables(points: list[Point]) -> str:
-    """A table of points for each corpus, and the seconds to the best peer's best score."""
+def tables(result: Result) -> str:
+    """Points and times of each corpus, and the seconds to the best peer's best score."""
     parts = []
-    for corpus in dict.fromkeys(point.corpus for point in points):
-        some = [point for point in points if point.corpus == corpus]
+    for corpus in dict.fromkeys(point.corpus for point in result.points):
+        some = [point for point in result.points if point.corpus == corpus]
+        times = [
+            {
+                "system": time.system,
+                "threads": f"{time.threads}{', busy machine' * time.busy}",
+                "wall s": f"{time.wall_seconds:.1f}",
+                "CPU s": f"{time.cpu_seconds:.1f}",
+            }
+            for time in result.timings
+            if time.corpus == corpus
+        ]
         lines = [
             {
                 "system": point.system,
@@ -171,6 +277,8 @@ def tables(points: list[Point]) -> str:
             for point in some
         ]
         parts.append(f"## {Path(corpus).stem}\n\n{table_of(lines)}{_race(some)}")
+        if times:
+            parts.append(f"### By threads\n\n{table_of(times)}")
     return "\n\n".join(parts)
 
 
@@ -192,11 +300,12 @@ def _race(points: list[Point]) -> str:
     return text
 
 
-def figure(points: list[Point]) -> Figure:
+def figure(result: Result) -> Figure:
     """A panel for each corpus, a line for each system."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import ScalarFormatter
 
+    points = result.points
     corpora = list(dict.fromkeys(point.corpus for point in points))
     plot, axes = plt.subplots(
         1, len(corpora), figsize=(3.9 * len(corpora), 4.2), layout="constrained", squeeze=False
@@ -235,5 +344,5 @@ STUDY = Study(
         "max_docs": 300,
         "max_test_docs": 30,
     },
-    selects=("corpora", "systems"),
+    selects=("corpora", "systems", "threads"),
 )

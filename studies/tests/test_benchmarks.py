@@ -23,7 +23,6 @@ from torch_lntm.models import ctm
 
 #: Settings, and the rows that the tables have to have.
 TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "kernel": ({"num_topics": (3,), "num_docs": (8,), "seconds": 0.05, "threads": 1}, ["3"]),
     "aspect": ({"num_topics": 3}, ["VB float32", "scikit-learn float64", "float64"]),
     "putthividhya_table1": (
         {"num_topics": (3,), "repeats": 1},

@@ -165,9 +165,10 @@ def test_seconds_to_a_score_are_read_from_the_curve() -> None:
     assert seconds_to(curve, -9.0) == 1.0
     assert seconds_to(curve, -6.9) == math.inf
     peer = Point("c", "topica LDA", 40, 9.0, -7.5)
-    text = curves.tables(
-        [Point("c", "torch_lntm ctm", *rest) for rest in ((4, 1.0, -8.0), (8, 4.0, -7.0))] + [peer]
-    )
+    own = [Point("c", "torch_lntm ctm", *rest) for rest in ((4, 1.0, -8.0), (8, 4.0, -7.0))]
+    timing = curves.Timing("c", "torch_lntm ctm", 2, True, 3.0, 5.5)
+    text = curves.tables(curves.Result([*own, peer], [timing]))
+    assert "2, busy machine" in text
     assert "best peer: topica LDA, 1808.0 after 9.0 CPU s" in text
     assert "torch_lntm ctm reaches this in 2.0 CPU s" in text
 
@@ -187,13 +188,20 @@ def test_curves_are_kept_by_system(corpora: list[str], monkeypatch: pytest.Monke
     monkeypatch.setattr(
         curves, "measured", lambda *_, options: {"log_predictive": "-5", "cpu_seconds": 2.0}
     )
+    record = {"record": '{"wall_seconds": 1.5, "cpu_seconds": 2.5}'}
+    monkeypatch.setattr(curves, "fit_in_process", lambda *_, **options: record)
     study = load("curves")
     cells = Cells()
-    settings = study.settings((corpora[1],), ("torch_lntm ctm, auto",), max_test_docs=1)
-    points = study.run(settings, cells)
+    systems = ("torch_lntm ctm, auto",)
+    settings = study.settings((corpora[1],), systems, max_test_docs=1, threads=(1, 2))
+    result = study.run(settings, cells)
+    points, timings = result.points, result.timings
     assert [point.budget for point in points] == list(curves.EPOCHS)
-    assert all(f", {point.budget}" in name for point, name in zip(points, cells.done, strict=True))
+    assert all(f", {point.budget}" in name for point, name in zip(points, cells.done, strict=False))
+    assert [(t.threads, t.busy, t.wall_seconds) for t in timings] == [
+        *((1, False, 1.5), (2, False, 1.5), (1, True, 1.5), (2, True, 1.5))
+    ]
     assert study.figure is not None
     pytest.importorskip("matplotlib")
-    (ax,) = study.figure(points).axes
+    (ax,) = study.figure(result).axes
     np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), np.exp(5 / 30))

@@ -70,5 +70,5 @@ def _announce(when: str) -> None:
     """Say that the first use takes longer, unless progress bars are hidden as well."""
     with tqdm() as bar:
         if not bar.disable:
-            line = f"compiling the kernels for this machine, about 10 seconds, {when}"
+            line = f"compiling the kernels for this machine, 10 to 15 seconds, {when}"
             bar.write(line, file=sys.stderr)
