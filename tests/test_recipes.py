@@ -116,7 +116,7 @@ def test_auto_chooses_chains_and_the_smoothing(model, num_topics, length, smooth
     assert chosen.reason == "Monte-Carlo EM"
 
 
-@pytest.mark.parametrize(("visits", "epochs"), [(60_000, None), (59_999, 59), (6_000, 6), (10, 4)])
+@pytest.mark.parametrize(("visits", "epochs"), [(45_000, None), (44_999, 44), (6_000, 6), (10, 4)])
 def test_auto_chooses_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) -> None:
     corpus = documents(100, 1000, 10)
     monkeypatch.setattr(recipes, "MAX_VISITS", visits)

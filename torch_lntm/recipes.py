@@ -18,8 +18,8 @@ import torch
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, Guide, make_guide
+from torch_lntm.guides.table import MAX_EPOCHS
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
@@ -99,7 +99,7 @@ class Recipe:
         chosen                  value                                    for
         ======================= ======================================== ===========================
         posterior ``"auto"``    ``"hmc"``, Monte-Carlo EM                all corpora
-        ``max_epochs``          4e8 / tokens, at least 4                 ``"auto"`` and more than 7
+        ``max_epochs``          4e8 / tokens, at least 4                 ``"auto"`` and more than 9
                                                                          million tokens
         ``topic_smoothing``     the smaller of 0.05 and 5 % of a topic's models that default to 0.05
                                 tokens for each word

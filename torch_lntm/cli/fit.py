@@ -45,7 +45,7 @@ class FitOptions:
             allocation, also called the generative aspect model. stm: The structural topic model,
             whose topics depend on columns of the corpus. Plug-ins can register further models.
         posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
-            epochs above 7 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
+            epochs above 9 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
             these approximations: taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and
             stm; vb and ep for lda; factor for iftm, and taylor and laplace for iftm with gaussian
             sources. Defaults to auto, or to variational EM if you set any of its options.

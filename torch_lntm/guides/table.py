@@ -10,6 +10,9 @@ from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 
+#: Most epochs of Monte-Carlo EM by default, but for priors whose chains mix slowly.
+MAX_EPOCHS = 45
+
 
 class Suited(NamedTuple):
     """Names of the guides that suit a latent space.
@@ -22,6 +25,7 @@ class Suited(NamedTuple):
         metrics: Guides whose posteriors can be the mass matrices of Hamiltonian chains, the default
             first. If there is none, chains move in the coordinates of the prior.
         leapfrogs: Leapfrog steps of a transition of Monte-Carlo EM, in the metric of the prior.
+        epochs: Most epochs of Monte-Carlo EM.
     """
 
     default: str
@@ -29,6 +33,7 @@ class Suited(NamedTuple):
     mode: str
     metrics: tuple[str, ...] = ()
     leapfrogs: int = 8
+    epochs: int = MAX_EPOCHS
 
 
 #: The guides of the priors' spaces. A subclass of a space shares the guides of its base class.
@@ -37,7 +42,7 @@ SUITED: dict[type[LatentSpace], Suited] = {
     LaplaceFactorSpace: Suited("factor", "factor", "factor"),
     NormalSpace: Suited("taylor", "laplace", "laplace", ("laplace", "taylor")),
     # A topic without tokens has a long tail.
-    GammaSpace: Suited("vb", "ep", "vb", leapfrogs=16),
+    GammaSpace: Suited("vb", "ep", "vb", leapfrogs=16, epochs=60),
 }
 
 

@@ -600,6 +600,15 @@ def test_invalid_corpora_are_refused() -> None:
         fit_monte_carlo(ctm(3, 30), nothing)
 
 
+def test_dirichlet_priors_have_longer_trajectories_and_more_epochs_by_default() -> None:
+    defaults = {}
+    for make in (ctm, lda):
+        engine = MonteCarloEM(make(3, 30))
+        defaults[make.__name__] = engine.max_epochs, engine.chains.num_steps
+    assert defaults == {"ctm": (45, 8), "lda": (60, 16)}
+    assert MonteCarloEM(lda(3, 30), max_epochs=7).max_epochs == 7
+
+
 @pytest.mark.long
 def test_step_sizes_adapt_to_sharper_posteriors() -> None:
     """From topics that say nothing, under which any step is accepted, to topics that say much."""

@@ -57,8 +57,8 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 #: Smallest number of tokens per vocabulary word for a long search. On a smaller corpus it would
 #: overfit, so that predictions of new documents get worse.
 WORD_TOKENS = 20
-#: Default maximum number of epochs, and default number of warm-up epochs.
-MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
+#: Default number of warm-up epochs.
+WARMUP_EPOCHS = 10
 #: Default of ``min_gain``, without and with keywords. With them, a longer search places documents
 #: no better.
 MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
@@ -111,9 +111,9 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             :class:`~torch_lntm.inference.DocumentHMC`. A mass matrix from a posterior would have to
             be solved at every visit, which costs several times the time it saves.
         target_accept: Mean acceptance probability that the adaptation aims at.
-        max_epochs: Maximum number of epochs, each of which visits every document once. As few as
-            four take less time than variational EM and predict about as well, or far better if the
-            documents are short.
+        max_epochs: Maximum number of epochs, each of which visits every document once. The default
+            is 45, or 60 for Dirichlet priors. As few as four take less time than variational EM and
+            predict about as well, or far better if the documents are short.
         min_gain: The search ends when the log likelihood at the draws has risen by less than this,
             in nats per token and epoch, on average over the last five epochs after warm-up. The
             ``stop_reason`` is then ``"converged"``. A corpus with fewer than 20 tokens per word of
@@ -163,7 +163,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         num_steps: int | None = None,
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
-        max_epochs: int = MAX_EPOCHS,
+        max_epochs: int | None = None,
         min_gain: float | None = None,
         warmup_epochs: int | None = None,
         batch_size: int | None = None,
@@ -175,16 +175,18 @@ class MonteCarloEM(Engine[MonteCarloResult]):
     ) -> None:
         if mass_matrix not in ("prior", "identity"):
             raise ConfigError(f"mass_matrix {mass_matrix!r}; expected one of prior, identity")
+        suited = guides_suited(model)
         kernel = DocumentHMC(
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=guides_suited(model).leapfrogs if num_steps is None else num_steps,
+            num_steps=suited.leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )
         require_whole(1, num_transitions=num_transitions, max_epochs=max_epochs)
         require_whole(1, warmup_epochs=warmup_epochs, batch_size=batch_size)
+        max_epochs = suited.epochs if max_epochs is None else max_epochs
         if min_gain is None:
             min_gain = MIN_GAIN if model.topics.keywords is None else KEYWORD_MIN_GAIN
         require(0, min_gain=min_gain)
