@@ -9,7 +9,6 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,18 +28,6 @@ _TAU = 2.0 * math.pi
 def _array(tensor: Tensor) -> NDArray[Any]:
     """The memory of a tensor as a contiguous array."""
     return tensor.detach().contiguous().numpy()
-
-
-def _documents(
-    tensors: Iterable[Tensor], floor: float, bursts: tuple[float, Tensor] | None = None
-) -> ops.Documents:
-    """Documents, from the first five fields of :class:`numba_ops.Documents` as tensors."""
-    row_offsets, word_index, counts, lengths, words = map(_array, tensors)
-    concentration, terms = (math.inf, np.empty(0)) if bursts is None else bursts
-    terms = _array(terms) if isinstance(terms, Tensor) else terms
-    return ops.Documents(
-        row_offsets, word_index, counts, lengths, words, terms, concentration, floor
-    )
 
 
 def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -303,7 +290,8 @@ def visit(
     if not rows:
         return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
-    held = _documents(tensors, floor, bursts)
+    concentration, terms = bursts or (math.inf, torch.empty(0, dtype=torch.float64))
+    held = ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
