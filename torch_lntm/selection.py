@@ -221,8 +221,9 @@ def select(
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
         device: Device of the computation.
-        n_jobs: Number of fits that joblib runs at the same time; -1 uses all cores. Defaults to 1,
-            or to the number set by ``joblib.parallel_config``, with which you can also choose
+        n_jobs: Number of fits that joblib runs at the same time, which divide the cores between
+            them; -1 gives each fit one core. A single fit uses all cores itself. Defaults to 1, or
+            to the number set by ``joblib.parallel_config``, with which you can also choose
             another backend, such as Dask or Ray.
         progress: Whether to show a progress bar on standard error.
 

@@ -136,10 +136,11 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
     helpers: list[Future[None]] = []
     try:
         if number > 1:
-            if work.__code__ not in _called:
+            code = getattr(work, "__code__", None)
+            if code not in _called:
                 # A first call may compile for seconds, which Ctrl-C ends in the main thread only.
                 work(0, 0)
-                _called.add(work.__code__)
+                _called.add(code)
             helpers = _start(run, number - 1)
         run()
     finally:
