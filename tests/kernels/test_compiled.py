@@ -85,6 +85,9 @@ MODELS: dict[str, Callable[[lntm.Corpus], lntm.models.TopicModel]] = {
     "random terms": lambda c: lntm.models.stm(5, c, "~ year + (1 | author)", **F64),
     "levels": lambda c: lntm.models.stm(5, c, content="party", **F64),
     "moving words": lambda c: lntm.models.stm(5, c, "~ year", content="~ rw(year)", **F64),
+    "far means": lambda _: lntm.models.ctm(
+        20, NUM_WORDS, loc=torch.linspace(-1e3, 1e3, 20, dtype=torch.float64), **F64
+    ),
     "keywords": lambda c: lntm.models.ctm(5, c, keywords={"a": ["w3", "w4"], "b": ["w5"]}, **F64),
     "other words": lambda _: with_words(Squared()),
     "other bursts": lambda _: with_words(Squares(dtype=torch.float64)),
@@ -179,6 +182,32 @@ def test_a_visit_with_mass_matrices_equals_transitions(name, metric, numba, monk
     batch = model.encode(corpus).batch(dtype=torch.float64)
     settings = HMCSettings(2, metric, 3, seed=3)
     require_equal(lambda: visited(model, settings, batch), monkeypatch, 1e-9)
+
+
+@pytest.mark.parametrize("metric", ["unit", "common", "own"])
+@pytest.mark.parametrize("name", ["ctm", "covariates", "laplace sources", "lda", "bursty"])
+def test_a_step_at_other_temperatures_is_equal(name, metric, numba, monkeypatch) -> None:
+    """Each row has a temperature and a step size of its own, and documents a metric."""
+    corpus = make_corpus()
+    model = spread_(MODELS[name](corpus))
+    target = model.bind(model.encode(corpus).batch(dtype=torch.float64), padded=True)
+    keys = noise.document_keys(0, target.batch.index, 3)
+    drawn = hmc.draw(noise.fold_in(keys, 1), target)
+    temperature, step_size = noise.uniform(noise.fold_in(keys, 2), 2).unbind(-1)
+    rng, dim, size = np.random.default_rng(2), target.dim, target.batch.num_docs
+    shape = {"unit": None, "common": (dim, dim), "own": (size, dim, dim)}[metric]
+    factor = None if shape is None else torch.from_numpy(np.eye(dim) + 0.1 * rng.normal(size=shape))
+    state = hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0)))
+
+    def run() -> list[Tensor]:
+        new, info = hmc.step(
+            drawn, target, state, 0.3 * step_size, Metric(factor), 4, temperature, 0.3
+        )
+        assert 0 < int(info.accepted.sum()) < info.accepted.numel()
+        sound = ~info.divergent
+        return [*new, info.acceptance, info.accepted, sound, info.energy_error.where(sound, 0.0)]
+
+    require_equal(run, monkeypatch, 1e-9)
 
 
 def counts_of(case: str) -> NDArray[Any]:
@@ -356,25 +385,31 @@ def test_elementary_functions_are_exact_to_rounding(numba) -> None:
     from numba import njit
 
     @njit
-    def of_all(function, x, y):
-        for i in range(len(x)):
-            y[i] = function(x[i])
+    def exp(x):
+        for i in range(0, len(x), ops.WIDTH):
+            ops._store(x, i, ops._exp(ops._load(x, i)))
+
+    @njit
+    def log(x):
+        for i in range(0, len(x), ops.WIDTH):
+            ops._store(x, i, ops._log(ops._load(x, i)))
+
+    def of_all(function, x):
+        padded = np.resize(x, ops.padded(len(x)))
+        function(padded)
+        return padded[: len(x)]
 
     for dtype, error, lowest in ((np.float32, 1.3e-7, -87.0), (np.float64, 3e-16, -708.0)):
-        name = "single" if dtype == np.float32 else "double"
         x = np.concatenate([np.linspace(lowest, 0.0, 5001), -np.logspace(-10, 1, 500)])[1:]
         x = x.astype(dtype)
-        y = np.empty_like(x)
-        of_all(getattr(ops, f"_exp_{name}"), x, y)
+        y = of_all(exp, x)
         exact = np.exp(x.astype(np.longdouble))
         assert np.abs(y / exact - 1).max() < error
         special = np.array([np.nan, -np.inf, -1e30, 0.0], dtype)
-        of_all(getattr(ops, f"_exp_{name}"), special, y[:4])
-        np.testing.assert_array_equal(y[:4], [np.nan, 0.0, 0.0, 1.0])
+        np.testing.assert_array_equal(of_all(exp, special), [np.nan, 0.0, 0.0, 1.0])
         smallest = -28 if dtype == np.float32 else -298
         x = np.concatenate([np.logspace(smallest, 3, 5001), 1 + np.linspace(-1e-3, 1e-3, 501)])
         x = x.astype(dtype)
-        y = np.empty_like(x)
-        of_all(getattr(ops, f"_log_{name}"), x, y)
+        y = of_all(log, x)
         exact = np.log(x.astype(np.longdouble))
         assert (np.abs(y - exact) <= error * np.abs(exact)).all()

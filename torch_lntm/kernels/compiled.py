@@ -72,13 +72,14 @@ def _chart(
     else:
         scale = scale[:0]
     push, pull = _padded(matrix), _padded(matrix.T)
-    dim, exact = len(loading), np.empty((4, 0))
+    dim, exact = len(loading), np.empty((5, 0))
     log_normaliser = num_laplace * math.log(2.0) + 0.5 * (dim - num_laplace) * math.log(_TAU)
     if concentration is not None:
         alpha = concentration.double()
         dim, log_normaliser = len(alpha), float(torch.lgamma(alpha).sum())
-        rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha)
-        exact = _array(torch.stack(rows))
+        rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha), alpha.new_ones(dim)
+        exact = np.ones((5, ops.padded(dim)))
+        exact[:, :dim], exact[4, dim:] = _array(torch.stack(rows)), 0.0
     return ops.Map(
         *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),

@@ -113,9 +113,9 @@ class Map(NamedTuple):
         dim: Number of components of z.
         num_laplace: Number of first components of z with density ½ exp(−|z|). All others are
             standard normal.
-        gamma: ``(4, num_topics)`` rows α, 1/α, 1/√(1 + α) and log(1 + α) of a
-            :class:`~torch_lntm.latents.gamma.GammaSpace`, or ``(4, 0)``. The logits are then its
-            x(z), and loc, M and scale are empty.
+        gamma: ``(5, width)`` rows α, 1/α, 1/√(1 + α), log(1 + α) and 1 of a
+            :class:`~torch_lntm.latents.gamma.GammaSpace`, with 0 as the last in the padding; or
+            ``(5, 0)``. The logits are then its x(z), and loc, M and scale are empty.
         exact: ``gamma`` in float64.
         log_normaliser: Constant of the log density of z, in nats.
     """
@@ -395,30 +395,72 @@ def _larger(typing, x, y):
 
 
 @intrinsic
-def _above(typing, x, least, value):
-    """Lanes of ``value``, and of 0 where x is at most ``least``."""
+def _where_above(typing, x, most, above, else_):
+    """Lanes of ``above`` where x is above ``most`` or NaN, and of ``else_`` where it is not."""
 
     def code(context, builder, signature, args):
-        zero = ir.Constant(args[2].type, None)
-        return builder.select(builder.fcmp_ordered("<=", *args[:2]), zero, args[2])
+        return builder.select(builder.fcmp_ordered("<=", *args[:2]), args[3], args[2])
 
-    return x(x, x, x), code
+    return x(x, x, x, x), code
+
+
+@intrinsic
+def _doubled(typing, x):
+    """Lanes in float64."""
+    double = Lanes(types.float64)
+
+    def code(context, builder, signature, args):
+        vector = context.get_value_type(double)
+        return args[0] if args[0].type == vector else builder.fpext(args[0], vector)
+
+    return double(x), code
+
+
+def _bits(x):
+    """Bits of a number and of its mantissa, LLVM's type of lanes of these, and constants of it."""
+    bits, mantissa = x.dtype.bitwidth, 23 if x.dtype.bitwidth == 32 else 52
+    whole = ir.VectorType(ir.IntType(bits), WIDTH)
+    return bits, mantissa, whole, lambda number: ir.Constant(whole, [number] * WIDTH)
+
+
+#: Bits of √½ in float32 and float64.
+_ROOTS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
+
+
+@intrinsic
+def _exponent(typing, x):
+    """Whole number k of x = 2ᵏ m with m in [√½, √2), for positive normal x."""
+    bits, mantissa, whole, constant = _bits(x)
+
+    def code(context, builder, signature, args):
+        shifted = builder.sub(builder.bitcast(args[0], whole), constant(_ROOTS[bits]))
+        return builder.sitofp(builder.ashr(shifted, constant(mantissa)), args[0].type)
+
+    return x(x), code
+
+
+@intrinsic
+def _mantissa(typing, x):
+    """The number m of :func:`_exponent`."""
+    bits, mantissa, whole, constant = _bits(x)
+
+    def code(context, builder, signature, args):
+        shifted = builder.sub(builder.bitcast(args[0], whole), constant(_ROOTS[bits]))
+        rest = builder.and_(shifted, constant(2**mantissa - 1))
+        return builder.bitcast(builder.add(rest, constant(_ROOTS[bits])), args[0].type)
+
+    return x(x), code
 
 
 @intrinsic
 def _power(typing, shifted):
     """2ⁿ, for a whole number n that was added to 1.5 × 2²³, or to 1.5 × 2⁵² in float64."""
-    bits, mantissa = shifted.dtype.bitwidth, 23 if shifted.dtype.bitwidth == 32 else 52
+    bits, mantissa, whole, constant = _bits(shifted)
 
     def code(context, builder, signature, args):
-        whole = ir.VectorType(ir.IntType(bits), WIDTH)
-        one = (2 ** (bits - mantissa - 2) - 1) << mantissa
-        exponent = builder.shl(
-            builder.bitcast(args[0], whole), ir.Constant(whole, [mantissa] * WIDTH)
-        )
-        return builder.bitcast(
-            builder.add(exponent, ir.Constant(whole, [one] * WIDTH)), args[0].type
-        )
+        exponent = builder.shl(builder.bitcast(args[0], whole), constant(mantissa))
+        one = constant((2 ** (bits - mantissa - 2) - 1) << mantissa)
+        return builder.bitcast(builder.add(exponent, one), args[0].type)
 
     return shifted(shifted), code
 
@@ -430,19 +472,6 @@ def _folded_code(context, builder, signature, args, fold):
         order = [(i + half) % WIDTH for i in range(WIDTH)]
         rest = fold(rest, _shuffled(builder, rest, rest, order))
     return builder.extract_element(rest, ir.Constant(ir.IntType(32), 0))
-
-
-@intrinsic
-def _added_squares(typing, x, total):
-    """Lanes total + x², in float64."""
-    double = Lanes(types.float64)
-
-    def code(context, builder, signature, args):
-        vector = context.get_value_type(double)
-        wide = args[0] if args[0].type == vector else builder.fpext(args[0], vector)
-        return builder.fadd(builder.fmul(wide, wide), args[1])
-
-    return double(x, double), code
 
 
 @intrinsic
@@ -492,54 +521,13 @@ def _sums(typing, a, b, c, d, e, f, g, h):
 
 # -- elementary functions --------------------------------------------------------------------------
 #
-# The library's exp and log take one number at a time. These are polynomials without branches, so
-# that loops over them become vector instructions: 0.3 ns a number rather than 2.5.
+# The library's exp and log take one number at a time. These are polynomials without branches, on
+# whole vectors: 0.3 ns a number rather than 2.5.
 
 
 @_compiled
 def _exp_single(x):
-    """e^x to 1.2e-7 relative, 0 below −87, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
-    lowest = np.float32(-87.0)
-    y = x if x > lowest else lowest
-    n = np.rint(y * np.float32(1.4426950408889634))
-    r = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    p = p * (r * r) + (r + np.float32(1.0))
-    power = np.int32((np.int32(n) + 127) << 23).view(np.float32)
-    return p * power if x > lowest else (np.float32(0.0) if x <= lowest else x)
-
-
-@_compiled
-def _exp_double(x):
-    """e^x to rounding, 0 below −708, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
-    y = x if x > -708.0 else -708.0
-    n = np.rint(y * 1.4426950408889634)
-    r = (y - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10
-    p = 1.0 / 6227020800.0
-    p = p * r + 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = p * r + 0.5
-    p = p * (r * r) + r
-    power = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return p * power + power if x > -708.0 else (0.0 if x <= -708.0 else x)
-
-
-@_compiled
-def _exp_lanes_single(x):
-    """:func:`_exp_single` of lanes."""
+    """e^x to 1.2e-7 relative, 0 from −87 down, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
     lowest, shift = _lanes(np.float32(-87.0)), np.float32(12582912.0)
     y = _larger(x, lowest)
     shifted = _fma(y, _lanes(np.float32(1.4426950408889634)), _lanes(shift))
@@ -553,12 +541,12 @@ def _exp_lanes_single(x):
     p = _fma(p, r, _lanes(np.float32(1.6666665459e-1)))
     p = _fma(p, r, _lanes(np.float32(5.0000001201e-1)))
     p = _fma(_fma(p, r, one), r, one)
-    return _above(x, lowest, _product_of(p, _power(shifted)))
+    return _where_above(x, lowest, _product_of(p, _power(shifted)), _lanes(np.float32(0.0)))
 
 
 @_compiled
-def _exp_lanes_double(x):
-    """:func:`_exp_double` of lanes."""
+def _exp_double(x):
+    """e^x to rounding, 0 from −708 down, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
     lowest, shift = _lanes(-708.0), 6755399441055744.0
     y = _larger(x, lowest)
     shifted = _fma(y, _lanes(1.4426950408889634), _lanes(shift))
@@ -578,26 +566,45 @@ def _exp_lanes_double(x):
     p = _fma(p, r, _lanes(1.0 / 6.0))
     p = _fma(p, r, _lanes(0.5))
     p = _fma(_fma(p, r, one), r, one)
-    return _above(x, lowest, _product_of(p, _power(shifted)))
+    return _where_above(x, lowest, _product_of(p, _power(shifted)), _lanes(0.0))
 
 
 @_compiled
 def _log_single(x):
     """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
-    bits = np.float32(x).view(np.int32)
-    # The mantissa m in [√½, √2) and the exponent k of x = 2^k m.
-    shifted = np.int32(bits - 0x3F3504F3)
-    k = np.float32(shifted >> 23)
-    f = np.int32((shifted & 0x007FFFFF) + 0x3F3504F3).view(np.float32) - np.float32(1.0)
-    s = f / (np.float32(2.0) + f)
-    z = s * s
-    w = z * z
-    odd = w * (np.float32(0.40000972152) + w * np.float32(0.24279078841))
-    even = z * (np.float32(0.66666662693) + w * np.float32(0.28498786688))
-    half = np.float32(0.5) * f * f
-    rest = s * (half + (odd + even)) + k * np.float32(9.0580006145e-06)
-    value = k * np.float32(6.9313812256e-01) - ((half - rest) - f)
-    return value if x < math.inf else x
+    k, m = _exponent(x), _mantissa(x)
+    f = _total(m, _lanes(np.float32(-1.0)))
+    s = _quotient(f, _total(_lanes(np.float32(2.0)), f))
+    z = _product_of(s, s)
+    rest = _fma(_lanes(np.float32(0.24279078841)), z, _lanes(np.float32(0.28498786688)))
+    rest = _fma(rest, z, _lanes(np.float32(0.40000972152)))
+    rest = _product_of(_fma(rest, z, _lanes(np.float32(0.66666662693))), z)
+    half = _product_of(_product_of(_lanes(np.float32(0.5)), f), f)
+    rest = _fma(s, _total(half, rest), _product_of(k, _lanes(np.float32(9.0580006145e-06))))
+    minus = _lanes(np.float32(-1.0))
+    value = _total(f, _fma(minus, half, rest))
+    value = _fma(k, _lanes(np.float32(6.9313812256e-01)), value)
+    return _where_above(x, _lanes(np.float32(3.4028235e38)), x, value)
+
+
+@_compiled
+def _log_lanes_double(x):
+    """:func:`_log_double` of lanes."""
+    k, m = _exponent(x), _mantissa(x)
+    f = _total(m, _lanes(-1.0))
+    s = _quotient(f, _total(_lanes(2.0), f))
+    z = _product_of(s, s)
+    rest = _fma(_lanes(1.479819860511658591e-01), z, _lanes(1.531383769920937332e-01))
+    rest = _fma(rest, z, _lanes(1.818357216161805012e-01))
+    rest = _fma(rest, z, _lanes(2.222219843214978396e-01))
+    rest = _fma(rest, z, _lanes(2.857142874366239149e-01))
+    rest = _fma(rest, z, _lanes(3.999999999940941908e-01))
+    rest = _product_of(_fma(rest, z, _lanes(6.666666666666735130e-01)), z)
+    half = _product_of(_product_of(_lanes(0.5), f), f)
+    rest = _fma(s, _total(half, rest), _product_of(k, _lanes(1.90821492927058770002e-10)))
+    value = _total(f, _fma(_lanes(-1.0), half, rest))
+    value = _fma(k, _lanes(6.93147180369123816490e-01), value)
+    return _where_above(x, _lanes(1.7976931348623157e308), x, value)
 
 
 @_compiled
@@ -625,28 +632,23 @@ def _log_double(x):
 
 
 def _exp(x):
-    """e^x of a number or of lanes, of either type."""
+    """e^x of lanes of either type."""
 
 
 def _log(x):
-    """Logarithm of a number of either type."""
+    """Logarithm of lanes of either type."""
 
 
 @overload(_exp, inline="always")
 def _exp_of(x):
-    if isinstance(x, Lanes):
-        single = x.dtype.bitwidth == 32
-        return (lambda x: _exp_lanes_single(x)) if single else (lambda x: _exp_lanes_double(x))
-    if x.bitwidth == 32:
-        return lambda x: _exp_single(x)
-    return lambda x: _exp_double(x)
+    single = x.dtype.bitwidth == 32
+    return (lambda x: _exp_single(x)) if single else (lambda x: _exp_double(x))
 
 
 @overload(_log, inline="always")
 def _log_of(x):
-    if x.bitwidth == 32:
-        return lambda x: _log_single(x)
-    return lambda x: _log_double(x)
+    single = x.dtype.bitwidth == 32
+    return (lambda x: _log_single(x)) if single else (lambda x: _log_lanes_double(x))
 
 
 # -- keyed noise -----------------------------------------------------------------------------------
@@ -858,10 +860,12 @@ def _log_likelihood(counts, s, first, end, concentration):
             for j in range(np.int64(counts[i])):
                 total += math.log(rate + j)
         return total
-    counts, s = counts[first:end], s[first:end]
-    for i in range(len(s)):
-        total += np.float64(counts[i] * _log(s[i]))
-    return total
+    terms, rest = _lanes(0.0), first + (end - first) // WIDTH * WIDTH
+    for i in range(first, rest, WIDTH):
+        terms = _total(terms, _doubled(_product_of(_load(counts, i), _log(_load(s, i)))))
+    for i in range(rest, end):
+        total += counts[i] * _log_double(np.float64(s[i]))
+    return total + _sum(terms)
 
 
 @_compiled
@@ -887,7 +891,8 @@ def _square(x, row):
     """Square norm of a padded row, in float64."""
     total = _lanes(0.0)
     for k in range(0, x.shape[1], WIDTH):
-        total = _added_squares(_load(x, (row, k)), total)
+        wide = _doubled(_load(x, (row, k)))
+        total = _fma(wide, wide, total)
     return _sum(total)
 
 
@@ -1065,19 +1070,23 @@ def _fill(block, documents, num_chains, loc, first, end):
 
 @_compiled
 def _log_gamma(z, gamma, k):
-    """Value, slope and curvature of :class:`~torch_lntm.latents.gamma.GammaSpace`'s x at z."""
-    one = gamma.dtype.type(1)
-    unit = gamma.dtype.type(_UNIT_LOGISTIC)
-    inverse, slope, constant = gamma[1, k], gamma[2, k], gamma[3, k]
-    scaled = unit * z
-    tail = _exp(-abs(scaled))
-    log_sigmoid = (scaled if scaled < 0 else one - one) - _log(one + tail)
-    below = (tail if scaled > 0 else one) / (one + tail)
-    steep = unit * inverse
+    """Value, slope and curvature at z of :class:`~torch_lntm.latents.gamma.GammaSpace`'s x."""
+    cast = gamma.dtype.type
+    none, one, minus = _lanes(cast(0)), _lanes(cast(1)), _lanes(cast(-1))
+    unit = _lanes(cast(_UNIT_LOGISTIC))
+    inverse, slope, constant = _load(gamma, (1, k)), _load(gamma, (2, k)), _load(gamma, (3, k))
+    scaled = _product_of(unit, z)
+    opposite = _product_of(minus, scaled)
+    # e^−|cz|, and with it log σ(cz) = min(cz, 0) − log(1 + e^−|cz|) and σ(−cz).
+    tail = _exp(_product_of(minus, _larger(scaled, opposite)))
+    log_sigmoid = _product_of(minus, _total(_larger(opposite, none), _log(_total(one, tail))))
+    below = _quotient(_where_above(scaled, none, tail, one), _total(one, tail))
+    steep = _product_of(unit, inverse)
+    curvature = _product_of(_product_of(unit, steep), _product_of(below, _total(below, minus)))
     return (
-        inverse * log_sigmoid + slope * z + constant,
-        steep * below + slope,
-        unit * steep * below * (below - one),
+        _fma(inverse, log_sigmoid, _fma(slope, z, constant)),
+        _fma(steep, below, slope),
+        curvature,
     )
 
 
@@ -1087,12 +1096,14 @@ def _prior_gradient(chart, block, i):
     z, h = block.z, block.h
     if chart.gamma.shape[1]:
         # e^x stays finite, and the energy of a chain so far out is large enough to be rejected.
-        most = z.dtype.type(80)
-        for k in range(chart.dim):
-            value, slope, curvature = _log_gamma(z[i, k], chart.gamma, k)
-            excess = chart.gamma[0, k] - _exp(value if value < most else most)
-            h[i, k] = excess * slope + curvature / slope
-            block.bend[k] = slope
+        minus, most = _lanes(z.dtype.type(-1)), _lanes(z.dtype.type(-80))
+        for k in range(0, chart.gamma.shape[1], WIDTH):
+            value, slope, curvature = _log_gamma(_load(z, (i, k)), chart.gamma, k)
+            x = _exp(_product_of(minus, _larger(_product_of(minus, value), most)))
+            excess = _fma(minus, x, _load(chart.gamma, (0, k)))
+            gradient = _fma(excess, slope, _quotient(curvature, slope))
+            _store(h, (i, k), _product_of(_load(chart.gamma, (4, k)), gradient))
+            _store(block.bend, k, slope)
         return
     minus = _lanes(z.dtype.type(-1))
     for k in range(0, z.shape[1], WIDTH):
@@ -1105,11 +1116,13 @@ def _prior_gradient(chart, block, i):
 def _log_prior(chart, z, i):
     """Log density of a row of z, nats, in float64."""
     if chart.gamma.shape[1]:
-        double, total = chart.exact, 0.0
-        for k in range(chart.dim):
-            value, slope, _ = _log_gamma(np.float64(z[i, k]), double, k)
-            total += double[0, k] * value - math.exp(value) + math.log(slope)
-        return total - chart.log_normaliser
+        double, terms, minus = chart.exact, _lanes(0.0), _lanes(-1.0)
+        for k in range(0, double.shape[1], WIDTH):
+            value, slope, _ = _log_gamma(_doubled(_load(z, (i, k))), double, k)
+            x = _exp(_product_of(minus, _larger(_product_of(minus, value), _lanes(-700.0))))
+            term = _fma(_load(double, (0, k)), value, _total(_log(slope), _product_of(minus, x)))
+            terms = _fma(_load(double, (4, k)), term, terms)
+        return _sum(terms) - chart.log_normaliser
     total = -0.5 * _square(z, i)
     for k in range(chart.num_laplace):
         x = np.float64(z[i, k])
@@ -1122,10 +1135,12 @@ def _logits(chart, block, i):
     """Complete the products of a row of z with M to its logits."""
     logits = block.theta
     if chart.gamma.shape[1]:
-        for k in range(chart.dim):
-            logits[i, k] = _log_gamma(block.z[i, k], chart.gamma, k)[0]
-        for k in range(chart.dim, logits.shape[1]):
-            logits[i, k] = _NOWHERE
+        nowhere = logits.dtype.type(_NOWHERE)
+        for k in range(0, logits.shape[1], WIDTH):
+            value = _log_gamma(_load(block.z, (i, k)), chart.gamma, k)[0]
+            inside = _load(chart.gamma, (4, k))
+            outside = _fma(_lanes(-nowhere), inside, _lanes(nowhere))
+            _store(logits, (i, k), _fma(inside, value, outside))
         return
     offset = len(chart.push)
     for k in range(0, logits.shape[1], WIDTH):
@@ -1183,8 +1198,8 @@ def _evaluate(block, documents, chart, num_rows, with_value, counts, with_counts
         for k in range(0, len(chart.scale), WIDTH):
             g = _product_of(_load(chart.scale, k), _load(slope, (i, k)))
             _store(block.g, (i, offset + k), g)
-        for k in range(chart.gamma.shape[1]):
-            block.g[i, k] = block.bend[k] * slope[i, k]
+        for k in range(0, chart.gamma.shape[1], WIDTH):
+            _store(block.g, (i, k), _product_of(_load(block.bend, k), _load(slope, (i, k))))
 
 
 # -- visits of chains ------------------------------------------------------------------------------
