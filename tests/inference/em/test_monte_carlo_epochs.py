@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.fits import make_corpus
+from support.fits import fit_monte_carlo, make_corpus
 from torch import Tensor
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
+from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.schedule import (
     default_batch_docs,
@@ -259,3 +262,37 @@ def test_plain_averaging_gives_all_documents_equal_weights() -> None:
     weights = [running_weight(7.0 * n, 7.0, 10.0, 10.0) for n in range(2, 40)]
     for first, second in itertools.pairwise(weights):
         assert first * (1.0 - second) == pytest.approx(second)
+
+
+def test_kept_chains_go_on_in_a_fit_of_a_changed_corpus() -> None:
+    """80 documents go on where they are, and 20 new ones start from the prior."""
+    documents = make_corpus(120)
+    model = ctm(3, documents.num_words, seed=0, dtype="float64")
+    first = fit_monte_carlo(model, documents[:100], max_epochs=12, warmup_epochs=4)
+    kept, parameters = first.chains, copy.deepcopy(model.state_dict())
+    engine = MonteCarloEM(model, start=kept, max_epochs=3, batch_size=25, progress=False)
+    run = engine.prepare(documents[20:], Processes(alone=True))
+    batch = documents[20:].batch(dtype=torch.float64)
+    with torch.no_grad():
+        latents = run._chains(batch).latents
+    columns = kept.find(documents[20:])
+    known = columns >= 0
+    assert known[:80].all()
+    assert not known[80:].any()
+    for site, values in kept.latents.items():
+        got = latents[site][:, torch.from_numpy(known)]
+        torch.testing.assert_close(got, values[:, columns[known]].to(got))
+        assert latents[site].isfinite().all()
+    warm = [record["objective"] for record in engine.fit(documents[20:]).history]
+    model.load_state_dict(parameters)
+    options = {"start": "model", "max_epochs": 3, "batch_size": 25}
+    cold = fit_monte_carlo(model, documents[20:], **options).history
+    assert min(warm) > first.history[-1]["objective"] - 0.1
+    assert warm[0] > cold[0]["objective"] + 0.03
+    # All epochs count alike.
+    run.state.updates = 3 * run.num_batches
+    assert run._weight() == pytest.approx(1.0 / (3 * run.num_batches))
+    with pytest.raises(ConfigError, match="num_chains=1 given to a fit of 3, 3 and 2"):
+        MonteCarloEM(model, start=kept, num_chains=2)
+    with pytest.raises(ConfigError, match="kept chains for 3 topics, 3 dimensions"):
+        MonteCarloEM(ctm(4, 30), start=kept)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import (
     DrawnDocuments,
@@ -96,6 +97,37 @@ class KeptChains:
         documents = signatures(corpus)
         at = np.searchsorted(self.documents, documents).clip(max=self.num_docs - 1)
         return np.where(self.documents[at] == documents, self.columns[at], -1)
+
+    def check(self, model: TopicModel, num_chains: int) -> None:
+        """Raise a ConfigError unless these chains can go on in a fit of a model."""
+        sizes = [model.num_topics, model.latent_dim, num_chains]
+        own = [self.model.num_topics, self.model.latent_dim, self.settings.num_chains]
+        if sizes != own:
+            raise ConfigError(
+                f"kept chains for {own[0]} topics, {own[1]} dimensions and num_chains={own[2]} "
+                f"given to a fit of {sizes[0]}, {sizes[1]} and {sizes[2]}"
+            )
+
+    def latents_in(
+        self, model: TopicModel, batch: DocumentBatch, columns: NDArray[np.int64], seed: int
+    ) -> dict[str, Tensor]:
+        """Last states of a batch's documents by the names of the sites, to start chains anew.
+
+        Args:
+            model: The model of the new chains.
+            batch: The documents.
+            columns: ``(num_docs,)`` their positions in ``latents``. States of documents with −1
+                are drawn from the prior.
+            seed: Seed of these draws.
+        """
+        space = model.prior.space(batch)
+        keys = noise.document_keys(seed, batch.index, self.settings.num_chains)
+        latents = {site: x.clone() for site, x in space.latents(space.draw(keys)).items()}
+        known = torch.from_numpy(np.flatnonzero(columns >= 0))
+        for site, value in self.latents.items():
+            found = value[:, torch.from_numpy(columns)[known]]
+            latents[site][:, known.to(batch.device)] = found.to(latents[site])
+        return latents
 
     def resume(self, batch: DocumentBatch, columns: NDArray[np.int64]) -> Chains:
         """Running chains of a batch, from their last states.

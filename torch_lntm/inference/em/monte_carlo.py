@@ -136,7 +136,9 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             :class:`~torch_lntm.inference.VariationalEM`, and inflates the covariance by
             ``prior.inflate_covariance``. ``"documents"`` makes only one epoch of it, from random
             documents, and ``"model"`` keeps the parameters of the model and draws the chains from
-            the prior.
+            the prior. The chains of an earlier fit, ``result.chains``, also keep the parameters,
+            and go on in the documents that the fit had. Others start from the prior. A few epochs
+            then follow a corpus that has changed a little.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
 
@@ -169,7 +171,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         batch_size: int | None = None,
         topic_update: TopicUpdate | None = None,
         learning_rate: float = 0.1,
-        start: StartName = "lda",
+        start: StartName | KeptChains = "lda",
         seed: int = 0,
         progress: bool = True,
     ) -> None:
@@ -190,6 +192,10 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         if min_gain is None:
             min_gain = MIN_GAIN if model.topics.keywords is None else KEYWORD_MIN_GAIN
         require(0, min_gain=min_gain)
+        self.kept = start if isinstance(start, KeptChains) else None
+        if isinstance(start, KeptChains):
+            start.check(model, num_chains)
+            start = "model"
         check_start(start)
         updates = model.topics.updates
         topic_update = topic_update or updates[0]
@@ -245,6 +251,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             settings.min_gain,
             small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
+        self._columns = None if settings.kept is None else settings.kept.find(corpus)
         self.state = FitState(self.shard.table, phase="warm-up")
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
@@ -401,6 +408,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         elif settings.start != "model":
             means = self.state.documents.read("means", batch)
             initial = initial_latents(self.model, batch, means, chains.num_chains, chains.seed)
+        elif settings.kept is not None and self._columns is not None:
+            first = 0 if self.corpus.part is None else self.corpus.part.first
+            columns = self._columns[batch.positions - first]
+            initial = settings.kept.latents_in(self.model, batch, columns, chains.seed)
         warmup_steps = settings.warmup_epochs * settings.num_transitions
         return Chains(self.model, chains, batch, warmup_steps, initial, progress)
 
@@ -457,6 +468,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         epochs = self.phases.averaging_start(self.state.phase, self.state.history)
         size = self.num_docs / self.num_batches
         seen = (self.state.updates - 1) * size
+        if self.settings.kept is not None:  # nothing is far from its place, so all epochs count
+            return size / (seen + size)
         return running_weight(seen, size, self.block_docs, epochs * self.num_docs)
 
     # -- results ---------------------------------------------------------------------------------
