@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,25 @@ def test_fits_in_several_python_threads_have_the_threads_together(cores) -> None
     assert found == [(3, 1), (3, 1), 6, 6]
     assert torch.get_num_threads() == 6
     assert threads.num_threads() == 6
+
+
+def test_chains_of_a_model_leave_torch_one_thread(cores, numba, monkeypatch) -> None:
+    corpus, seen = make_corpus(num_docs=6), []
+    model = lntm.models.ctm(2, corpus, seed=0)
+    visit = fused_kernels.visit
+    monkeypatch.setattr(
+        fused_kernels, "visit", lambda *x: seen.append(torch.get_num_threads()) or visit(*x)
+    )
+    torch.set_num_threads(3)
+    kernel = lntm.inference.DocumentHMC(model)
+    kernel.run(corpus.batch(), 4, 2, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lntm.inference.theta_draws(kernel, corpus, num_draws=4, progress=False)
+        lntm.evaluation.document_completion(model, corpus, theta="exact", progress=False)
+        lntm.inference.joint_draws(model=model, corpus=corpus, num_draws=2, progress=False)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 3
 
 
 def test_a_command_sets_threads_of_kernels_and_of_torch(cores, monkeypatch) -> None:

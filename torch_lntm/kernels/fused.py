@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import Any, Literal, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
 from torch_lntm.kernels.threads import kernels_only
 
+P = ParamSpec("P")
+R = TypeVar("R")
 #: Largest size of the map from z to logits for transitions in a single launch on a GPU. Each chain
 #: reads the map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
@@ -69,6 +72,19 @@ def is_compiled(tensor: Tensor) -> bool:
 def with_threads(tensor: Tensor) -> AbstractContextManager[None]:
     """Context of :func:`~torch_lntm.kernels.threads.kernels_only` if Numba's kernels compute."""
     return kernels_only() if is_compiled(tensor) else nullcontext()
+
+
+def threaded(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of a function of a model, or of an object with one, for :func:`with_threads`."""
+
+    @functools.wraps(function)
+    def with_model(*args: P.args, **options: P.kwargs) -> R:
+        first: Any = args[0] if args else options["model"]
+        model = getattr(first, "model", first)
+        with with_threads(model.topics.probs):
+            return function(*args, **options)
+
+    return with_model
 
 
 @functools.cache

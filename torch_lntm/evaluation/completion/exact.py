@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.inference.chains.chains import theta_chains
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
@@ -19,6 +20,7 @@ from torch_lntm.models import TopicModel
 SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 
+@fused.threaded
 def score_by_chains(
     model: TopicModel,
     cache_weight: float | None,

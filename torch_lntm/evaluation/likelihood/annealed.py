@@ -18,6 +18,7 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.likelihood.importance import guide_for, solve
+from torch_lntm.kernels import fused
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -241,6 +242,7 @@ def ais_bracket(
     return AISBracket(corpus, lower, upper["log_likelihood"], upper["effective_sample_size"])
 
 
+@fused.threaded
 def anneal(
     model: TopicModel,
     corpus: Corpus,

@@ -19,6 +19,7 @@ from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.interruption import stops_on_interrupt
+from torch_lntm.kernels import fused
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -135,6 +136,7 @@ class DocumentHMC(MCMCKernel):
         return chains.theta_draws(corpus, num_draws, rows, options)
 
     @torch.no_grad()
+    @fused.threaded
     def run(
         self,
         batch: DocumentBatch,

@@ -16,6 +16,7 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.mixture import draw_topics, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.parts import is_up_to_date
@@ -150,6 +151,7 @@ class JointChain:
 
 
 @torch.no_grad()
+@fused.threaded
 def joint_draws(
     model: TopicModel,
     corpus: Corpus,

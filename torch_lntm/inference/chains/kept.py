@@ -33,6 +33,7 @@ from torch_lntm.inference.chains.chains import (
     warn_of_low_acceptance,
     warn_of_stuck,
 )
+from torch_lntm.kernels import fused
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
@@ -231,13 +232,16 @@ class ChainDraws:
             positions = batch.positions.numpy()
             chains = self._begin(batch, self.columns[positions])
             drawn, begun = [], chains.num_transitions
-            # A short part first, so that the following ones end with the warm-up and the draws.
-            for end in range(skipped % self.step or self.step, skipped + sampled + 1, self.step):
-                number = end - chains.num_transitions + begun
-                chains.advance(number)
-                if end > skipped:
-                    drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
-                bar.update(number * batch.num_docs)
+            with fused.with_threads(model.topics.probs):
+                # A short part first, so that the following ones end with the warm-up and the draws.
+                for end in range(
+                    skipped % self.step or self.step, skipped + sampled + 1, self.step
+                ):
+                    number = end - chains.num_transitions + begun
+                    chains.advance(number)
+                    if end > skipped:
+                        drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
+                    bar.update(number * batch.num_docs)
             moved = chains.moved.cpu() | (sampled < FEWEST_TRANSITIONS)
             all_moved.append(moved)
             acceptance.append(chains.mean_acceptance.cpu())

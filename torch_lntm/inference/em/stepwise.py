@@ -17,6 +17,7 @@ from torch_lntm.inference.chains.chains import Chains, HMCSettings, initial_late
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
+from torch_lntm.kernels import fused
 from torch_lntm.models import TopicModel
 
 #: Transitions of a new document's chains during warm-up, and after it.
@@ -126,6 +127,7 @@ class StepwiseEM:
         assert total is not None
         return total
 
+    @fused.threaded
     def _sample(self, batch: DocumentBatch) -> Statistics:
         """E-step by new chains of each document, from its mode."""
         assert self.chains is not None
