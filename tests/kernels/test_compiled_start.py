@@ -75,7 +75,7 @@ def test_a_start_has_the_same_bits_for_every_number_of_threads(keywords, numba, 
     options = {} if keywords is None else {"keywords": keywords}
     found = []
     for number in (1, 2, 3):
-        monkeypatch.setattr(threads, "_number", number)
+        monkeypatch.setattr(threads, "_chosen", number)
         found.append(started(make_corpus(2.0), 5, "float32", **options))
     for others in found[1:]:
         for got, expected in zip(others, found[0], strict=True):

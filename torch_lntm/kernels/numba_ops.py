@@ -1706,25 +1706,40 @@ def _copy_document(pad, running, step, doc):
 
 
 @_summed
-def _scaled_theta(running, theta, t):
-    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
-    total, num_topics = t.dtype.type(0), len(theta)
-    for k in range(num_topics):
-        t[k] = running.factor[k] * theta[k]
-        total += running.shift[k] * theta[k]
-    t[num_topics] = total
+def _dot(x, y):
+    """Σ_k x_k y_k. A loop that also wrote would add in another order where arrays are neighbours."""
+    total = x.dtype.type(0)
+    for k in range(len(x)):
+        total += x[k] * y[k]
+    return total
 
 
 @_summed
+def _sum_of(x):
+    """Σ_k x_k, as :func:`_dot`."""
+    total = x.dtype.type(0)
+    for k in range(len(x)):
+        total += x[k]
+    return total
+
+
+@_compiled
+def _scaled_theta(running, theta, t):
+    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
+    for k in range(len(theta)):
+        t[k] = running.factor[k] * theta[k]
+    t[len(theta)] = _dot(running.shift, theta)
+
+
+@_compiled
 def _updated_theta(running, theta, g, tokens, pseudo, new):
     """Write each topic's tokens at θ, and new proportions, from the slope g in these rows."""
-    num_topics, total = len(theta), theta.dtype.type(0)
-    rest = g[num_topics]
-    for k in range(num_topics):
+    rest = g[len(theta)]
+    for k in range(len(theta)):
         tokens[k] = theta[k] * (running.factor[k] * g[k] + running.shift[k] * rest)
         new[k] = tokens[k] + pseudo
-        total += new[k]
-    for k in range(num_topics):
+    total = _sum_of(new)
+    for k in range(len(theta)):
         new[k] /= total
 
 
