@@ -1707,7 +1707,7 @@ def _copy_document(pad, running, step, doc):
 
 @_summed
 def _dot(x, y):
-    """Σ_k x_k y_k. A loop that also wrote would add in another order where arrays are neighbours."""
+    """Σ_k x_k y_k. Loops that also write add in another order where arrays are neighbours."""
     total = x.dtype.type(0)
     for k in range(len(x)):
         total += x[k] * y[k]
