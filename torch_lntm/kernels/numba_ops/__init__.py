@@ -8,9 +8,9 @@ topics' probabilities of the document's words twice, which is nearly all of the 
 
     s_v = φ_v·θ        g = Σ_v (c_v / s_v) φ_v
 
-The kernels therefore take one block of up to 8 documents after another, copy their words' rows of
-the topics side by side (a few hundred kB, which stay in the cache), and make all transitions of the
-block before the next. The products of a block with the map from z to the logits are products of
+The kernels therefore take one block of up to 8 documents after another, and copy their words' rows
+of the topics side by side: a few hundred kB, which stay in the cache. They make all transitions of
+the block before the next. The products of a block with the map from z to the logits are products of
 small matrices.
 
 **Vectors.** Rows are padded to multiples of 8 numbers, and the loops that take most of the time are
