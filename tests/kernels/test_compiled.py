@@ -361,9 +361,48 @@ def test_kernels_refuse_other_shapes(numba) -> None:
         lambda: step(loc=torch.ones(4, 4).double()),
         lambda: step(concentration=four[:3]),
     ]
+    other_numbers = {
+        "momentum": torch.zeros(1, 5, 900).double(),
+        "acceptance_uniform": torch.rand(1, 4).double(),
+    }
+    for name, value in other_numbers.items():
+        drawn = numbers._replace(**{name: value})
+        wrong.append(lambda x=drawn: hmc.step(x, target, state, four[0], Metric(), 1))
+    wide = state._replace(likelihood_gradient=torch.zeros(1, 5, 900).double())
+    wrong += [
+        lambda: hmc.step(numbers, target, wide, four[0], Metric(), 1),
+        lambda: fused_kernels.word_counts(weights, words, batch, four),
+        lambda: fused_kernels.word_counts(weights[:4], words, batch, batch.counts),
+        lambda: fused_kernels.expected_counts(weights.float(), words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights, words, batch.to(dtype=torch.float32), 1e-9),
+    ]
     for call in wrong:
         with pytest.raises(ConfigError):
             call()
+
+
+def test_no_transition_is_no_move(numba) -> None:
+    batch = make_batch(np.ones((5, 3)))
+    chains = Chains(lntm.models.ctm(4, 3, **F64), HMCSettings(1, "prior", 1), batch, 1)
+    before = chains.state.position
+    assert chains.advance(0) == []
+    assert torch.equal(chains.state.position, before)
+    assert chains.num_transitions == 0
+
+
+def test_models_and_settings_share_their_compiled_kernels(numba) -> None:
+    """Another type of an array or a number would cost many seconds of compiling."""
+    from torch_lntm.kernels import compiled
+
+    batch, kernel = make_batch(np.ones((5, 6))), compiled.ops.visit
+
+    def move(name: str, jitter: float) -> int:
+        model = getattr(lntm.models, name)(4, 6, **F64)
+        Chains(model, HMCSettings(1, "prior", 1, jitter=jitter), batch, 1).advance()
+        return len(kernel.signatures)
+
+    number = move("ctm", 0.1)
+    assert move("iftm", 0.1) == move("lntm", 0) == number
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -210,6 +210,9 @@ def expected_counts(
 
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
     """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
+    _require_shapes(batch, words, weights, weights.shape[1])
+    if ratio.shape != batch.counts.shape:
+        raise ConfigError(f"{ratio.numel()} ratios of counts; expected {batch.nnz}")
     return cast(Tensor, _operations(weights).word_counts(weights, words, *batch.by_word, ratio))
 
 
@@ -218,7 +221,8 @@ def _require_shapes(
 ) -> None:
     """Raise unless documents fit topics by word, and the last but one axis of other rows.
 
-    Topics by word must also have ``num_topics`` columns, if it is given.
+    Topics by word must also have ``num_topics`` columns and the dtype of the others, if it is
+    given.
     """
     if words.shape[0] != batch.num_words:
         raise ConfigError(
@@ -229,6 +233,11 @@ def _require_shapes(
         raise ConfigError(f"rows for {rows.shape[-2]} documents; expected {batch.num_docs}")
     if num_topics is not None and words.shape[1] != num_topics:
         raise ConfigError(f"{words.shape[1]} topics of words; expected {num_topics}")
+    if num_topics is not None and not words.dtype == rows.dtype == batch.dtype:
+        raise ConfigError(
+            f"{rows.dtype} rows and {batch.dtype} counts given to {words.dtype} topics; expected "
+            "one dtype"
+        )
 
 
 def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | None) -> None:
@@ -242,6 +251,26 @@ def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | Non
         or (factor is not None and factor.shape not in metrics)
     ):
         raise ConfigError(f"z of shape {tuple(position.shape)} in a space or metric of other z")
+
+
+def _require_axes(
+    state: tuple[Tensor, ...],
+    drawn: tuple[Tensor, ...],
+    others: tuple[Tensor, ...],
+    number: int,
+) -> None:
+    """Raise unless the tensors of a visit have a row for each chain, as its positions do."""
+    position, *densities, gradient = state
+    rows = position.shape[:2]
+    numbers = [(number, *rows)] * len(drawn)
+    if len(drawn) == 1:
+        numbers = [rows]
+    else:
+        numbers[0] = (number, *position.shape)
+    shapes = [position.shape, *[rows] * (len(densities) + len(others)), *numbers]
+    for tensor, shape in zip((gradient, *densities, *others, *drawn), shapes, strict=True):
+        if tensor.shape != shape:
+            raise ConfigError(f"{tuple(tensor.shape)} numbers of chains; expected {tuple(shape)}")
 
 
 def transition(
@@ -346,6 +375,7 @@ def visit(
 
     _require_shapes(batch, words, state[0], form[1].shape[1])
     _require_space(state[0], form, factor)
+    _require_axes(state, drawn, (*adaptation, temperature), number)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
     options = bursts, temperature, factor, with_counts
@@ -383,8 +413,8 @@ def start_step(
     rows = running[0]
     if theta.shape != (batch.corpus_size, rows.shape[1]) or theta.dtype != rows.dtype:
         raise ConfigError(f"{theta.dtype} proportions of shape {tuple(theta.shape)} for {batch}")
-    assert rows.is_contiguous()
-    assert theta.is_contiguous()
+    if not (rows.is_contiguous() and theta.is_contiguous()):
+        raise ConfigError("rows or proportions of a start are not contiguous")
     documents = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
     return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
