@@ -234,10 +234,7 @@ def _require_shapes(
     if num_topics is not None and words.shape[1] != num_topics:
         raise ConfigError(f"{words.shape[1]} topics of words; expected {num_topics}")
     if num_topics is not None and not words.dtype == rows.dtype == batch.dtype:
-        raise ConfigError(
-            f"{rows.dtype} rows and {batch.dtype} counts given to {words.dtype} topics; expected "
-            "one dtype"
-        )
+        raise ConfigError(f"{rows.dtype} rows and {batch.dtype} counts with {words.dtype} topics")
 
 
 def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | None) -> None:
@@ -253,22 +250,12 @@ def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | Non
         raise ConfigError(f"z of shape {tuple(position.shape)} in a space or metric of other z")
 
 
-def _require_axes(
-    state: tuple[Tensor, ...],
-    drawn: tuple[Tensor, ...],
-    others: tuple[Tensor, ...],
-    number: int,
-) -> None:
-    """Raise unless the tensors of a visit have a row for each chain, as its positions do."""
-    position, *densities, gradient = state
+def _require_axes(position: Tensor, rest: tuple[Tensor, ...], drawn: Any, number: int) -> None:
+    """Raise unless other tensors of a visit have a row for each chain, first the gradient."""
     rows = position.shape[:2]
-    numbers = [(number, *rows)] * len(drawn)
-    if len(drawn) == 1:
-        numbers = [rows]
-    else:
-        numbers[0] = (number, *position.shape)
-    shapes = [position.shape, *[rows] * (len(densities) + len(others)), *numbers]
-    for tensor, shape in zip((gradient, *densities, *others, *drawn), shapes, strict=True):
+    numbers = [(number, *position.shape), (number, *rows), (number, *rows)]
+    shapes = [position.shape, *[rows] * (len(rest) - 1), *(numbers if len(drawn) > 1 else [rows])]
+    for tensor, shape in zip((*rest, *drawn), shapes, strict=True):
         if tensor.shape != shape:
             raise ConfigError(f"{tuple(tensor.shape)} numbers of chains; expected {tuple(shape)}")
 
@@ -375,7 +362,8 @@ def visit(
 
     _require_shapes(batch, words, state[0], form[1].shape[1])
     _require_space(state[0], form, factor)
-    _require_axes(state, drawn, (*adaptation, temperature), number)
+    others = *state[:0:-1], *adaptation, temperature
+    _require_axes(state[0], others, drawn, number)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
     options = bursts, temperature, factor, with_counts
