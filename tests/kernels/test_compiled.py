@@ -141,7 +141,7 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(3) + chains.advance(3, with_counts=True)
+    passed = chains.advance(0) + chains.advance(3) + chains.advance(3, with_counts=True)
     counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
     passed += again.advance(2)
@@ -341,10 +341,11 @@ def test_kernels_refuse_other_shapes(numba) -> None:
     state = hmc.evaluate(target, torch.zeros(1, 5, 4).double())
     numbers = hmc.draw(noise.document_keys(0, batch.index, 1), target)
     form, square, four = target.space.form, torch.eye(3).double(), torch.ones(4).double()
+    wide = torch.zeros(1, 5, 900).double()
 
-    def step(position: Tensor = state.position, factor: Tensor | None = None, **form_: Any) -> None:
+    def step(start: Any = state, factor: Any = None, drawn: Any = numbers, **form_: Any) -> None:
         other = replace(target, space=SimpleNamespace(form=form._replace(**form_)))
-        hmc.step(numbers, other, state._replace(position=position), four[0], Metric(factor), 1)
+        hmc.step(drawn, other, start, four[0], Metric(factor), 1)
 
     step()
     step(factor=torch.eye(4).double().expand(5, 4, 4), loc=torch.ones(5, 4).double())
@@ -353,24 +354,16 @@ def test_kernels_refuse_other_shapes(numba) -> None:
         lambda: fused_kernels.expected_counts(weights[:4], words, batch, 1e-9),
         lambda: fused_kernels.expected_counts(weights, words[:2], batch, 1e-9),
         lambda: fused_kernels.draw_topics(weights[:, :3], words, batch, batch.counts, four),
-        lambda: step(state.position[..., :3]),
+        lambda: step(state._replace(position=state.position[..., :3])),
         lambda: step(factor=square),
         lambda: step(factor=torch.eye(4).double().expand(4, 4, 4)),
         lambda: step(loading=form.loading[:3]),
         lambda: step(loading=form.loading[:, :3], loc=four[:3]),
         lambda: step(loc=torch.ones(4, 4).double()),
         lambda: step(concentration=four[:3]),
-    ]
-    other_numbers = {
-        "momentum": torch.zeros(1, 5, 900).double(),
-        "acceptance_uniform": torch.rand(1, 4).double(),
-    }
-    for name, value in other_numbers.items():
-        drawn = numbers._replace(**{name: value})
-        wrong.append(lambda x=drawn: hmc.step(x, target, state, four[0], Metric(), 1))
-    wide = state._replace(likelihood_gradient=torch.zeros(1, 5, 900).double())
-    wrong += [
-        lambda: hmc.step(numbers, target, wide, four[0], Metric(), 1),
+        lambda: step(drawn=numbers._replace(momentum=wide)),
+        lambda: step(drawn=numbers._replace(step_uniform=four[None])),
+        lambda: step(state._replace(likelihood_gradient=wide)),
         lambda: fused_kernels.word_counts(weights, words, batch, four),
         lambda: fused_kernels.word_counts(weights[:4], words, batch, batch.counts),
         lambda: fused_kernels.expected_counts(weights.float(), words, batch, 1e-9),
@@ -379,15 +372,6 @@ def test_kernels_refuse_other_shapes(numba) -> None:
     for call in wrong:
         with pytest.raises(ConfigError):
             call()
-
-
-def test_no_transition_is_no_move(numba) -> None:
-    batch = make_batch(np.ones((5, 3)))
-    chains = Chains(lntm.models.ctm(4, 3, **F64), HMCSettings(1, "prior", 1), batch, 1)
-    before = chains.state.position
-    assert chains.advance(0) == []
-    assert torch.equal(chains.state.position, before)
-    assert chains.num_transitions == 0
 
 
 def test_models_and_settings_share_their_compiled_kernels(numba) -> None:
