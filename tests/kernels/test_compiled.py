@@ -203,7 +203,7 @@ def test_a_step_at_another_temperature_is_equal(name, metric, numba, monkeypatch
     state = hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0)))
 
     def run() -> list[Tensor]:
-        new, info = hmc.step(drawn, target, state, 0.3 * step_size, Metric(factor), 4, 0.4, 0.3)
+        new, info = hmc.step(drawn, target, state, 0.5 * step_size, Metric(factor), 4, 0.9, 0.3)
         assert 0 < int(info.accepted.sum()) < info.accepted.numel()
         sound = ~info.divergent
         return [*new, info.acceptance, info.accepted, sound, info.energy_error.where(sound, 0.0)]
