@@ -307,8 +307,10 @@ def undecided(monkeypatch):
 def remove_numba(monkeypatch: pytest.MonkeyPatch, name: str = "numba") -> None:
     """Let the next import of compiled kernels fail, as it fails without a module."""
     for kernels in ("compiled", "numba_ops", "caching"):
-        monkeypatch.delitem(sys.modules, f"torch_lntm.kernels.{kernels}", raising=False)
-        monkeypatch.delattr(f"torch_lntm.kernels.{kernels}", raising=False)
+        whole = f"torch_lntm.kernels.{kernels}"
+        for module in [m for m in sys.modules if f"{m}.".startswith(f"{whole}.")]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.delattr(whole, raising=False)
     monkeypatch.setitem(sys.modules, name, None)
 
 

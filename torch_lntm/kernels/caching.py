@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numba import config, njit
@@ -40,7 +41,17 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
 
 
 class _Kept(FunctionCache):
-    """Kernel on disk. If its files are damaged or cannot be written, it is compiled again."""
+    """Kernel on disk. If its files are damaged or cannot be written, it is compiled again.
+
+    Numba knows when the file of a kernel changes. A kernel calls functions of its folder's other
+    files too, so that all of them count.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        files = sorted(Path(function.__code__.co_filename).parent.glob("*.py"))
+        stamps = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+        self._cache_file._source_stamp = stamps
 
     def load_overload(self, *args: Any) -> Any:
         found = None

@@ -232,7 +232,7 @@ def test_the_search_ends_when_epochs_gain_little(
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("tokens", "rise", "last", "reason"),
-    [(200, 60, 60, "max_iterations"), (199, 60, 20, "stopped_early"), (199, 3, 20, "converged")],
+    [(200, 60, 45, "max_iterations"), (199, 60, 20, "stopped_early"), (199, 3, 20, "converged")],
 )
 def test_the_search_ends_early_for_few_tokens_per_word(
     monkeypatch, tokens, rise, last, reason

@@ -1,0 +1,377 @@
+"""Blocks of documents, whose words' rows of the topics lie side by side in the cache."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_lntm.kernels.numba_ops.vectors import (
+    WIDTH,
+    doubled,
+    exp,
+    fma,
+    inlined,
+    inlined_in_any_order,
+    kernel,
+    lanes_of,
+    larger,
+    largest,
+    load,
+    log,
+    log_double,
+    over,
+    plus,
+    spread,
+    store,
+    sum_lanes,
+    sums_of_eight,
+    times,
+)
+
+Array = Any
+
+#: Largest number of bytes of a block's rows of the topics, for a core's second-level cache.
+BLOCK_BYTES = 2**18
+#: Logit of the padding, whose exponential is 0 beside any other.
+NOWHERE = -1e30
+
+
+class Documents(NamedTuple):
+    """Words of documents, and the topics.
+
+    Attributes:
+        row_offsets: ``(num_docs + 1,)`` int64.
+        word_index: ``(nnz,)`` int64.
+        counts: ``(nnz,)``.
+        lengths: ``(num_docs,)`` tokens.
+        words: ``(num_words, num_topics)`` topics by word.
+        length_terms: ``(num_docs,)`` float64 nats of a Dirichlet-multinomial likelihood; empty
+            otherwise.
+        concentration: That of a Dirichlet-multinomial, for whole counts; infinite for independent
+            draws.
+        floor: Least probability of a word.
+    """
+
+    row_offsets: Array
+    word_index: Array
+    counts: Array
+    lengths: Array
+    words: Array
+    length_terms: Array
+    concentration: float
+    floor: float
+
+
+class Block(NamedTuple):
+    """Work space of one thread for a block of documents; rows are chains of documents.
+
+    Rows of z, and of what is alike, have zeros behind their ``dim`` numbers.
+
+    Attributes:
+        words: ``(.., width)`` rows of the topics of all words of the block.
+        counts: Counts of these words.
+        s: Probabilities of these words.
+        ratio: Their counts divided by these.
+        begin: First of the words of a row.
+        end: End of the words of a row.
+        row: Number of a row in the state of all chains.
+        loc: ``(rows, width)`` logits at z = 0.
+        theta: ``(rows, width)`` logits, and then proportions.
+        slope: ``(rows, width)`` gradients in the logits.
+        z: ``(rows, depth)`` proposals.
+        r: ``(rows, depth)`` momenta.
+        g: ``(rows, depth)`` gradients of the log likelihood at the proposals.
+        h: ``(rows, depth)`` gradients of the log prior at the proposals.
+        position: ``(rows, depth)`` z of the chains.
+        gradient: ``(rows, depth)`` gradients of the log likelihood there.
+        prior: ``(rows,)`` float64 log density of the prior there.
+        likelihood: ``(rows,)`` float64 log likelihood there.
+        bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
+        draws: ``(dim,)`` float64 normal numbers.
+        epsilon: ``(rows,)`` step sizes, in the type of z.
+        weight: ``(rows,)`` inverse temperatures, in the type of z.
+        value: ``(rows,)`` float64 log likelihood at the proposals.
+        kinetic: ``(rows,)`` float64 |r|² at the start.
+        chance: ``(rows,)`` float64 uniform numbers for the acceptance.
+    """
+
+    words: Array
+    counts: Array
+    s: Array
+    ratio: Array
+    begin: Array
+    end: Array
+    row: Array
+    loc: Array
+    theta: Array
+    slope: Array
+    z: Array
+    r: Array
+    g: Array
+    h: Array
+    position: Array
+    gradient: Array
+    prior: Array
+    likelihood: Array
+    bend: Array
+    draws: Array
+    epsilon: Array
+    weight: Array
+    value: Array
+    kinetic: Array
+    chance: Array
+
+
+def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
+    """Work space for blocks of at most ``num_words`` padded words."""
+    # The last numbers of z, one for each topic in a factor space, are read with their padding.
+    width, depth, rows = padded(num_topics), padded(max(dim, 1)) + WIDTH, WIDTH
+
+    def zeros(*shape: int, dtype: Any = dtype) -> Array:
+        return np.zeros(shape, dtype)
+
+    return Block(
+        words=zeros(num_words, width),
+        counts=zeros(num_words),
+        s=zeros(num_words),
+        ratio=zeros(num_words),
+        begin=zeros(rows, dtype=np.int64),
+        end=zeros(rows, dtype=np.int64),
+        row=zeros(rows, dtype=np.int64),
+        loc=np.full((rows, width), NOWHERE, dtype),
+        theta=zeros(rows, width),
+        slope=zeros(rows, width),
+        z=zeros(rows, depth),
+        r=zeros(rows, depth),
+        g=zeros(rows, depth),
+        h=zeros(rows, depth),
+        position=zeros(rows, depth),
+        gradient=zeros(rows, depth),
+        prior=zeros(rows, dtype=np.float64),
+        likelihood=zeros(rows, dtype=np.float64),
+        bend=zeros(depth),
+        draws=zeros(dim, dtype=np.float64),
+        epsilon=zeros(rows),
+        weight=zeros(rows),
+        value=zeros(rows, dtype=np.float64),
+        kinetic=zeros(rows, dtype=np.float64),
+        chance=zeros(rows, dtype=np.float64),
+    )
+
+
+def padded(size: int) -> int:
+    """A size rounded up to a multiple of ``WIDTH``."""
+    return -(-size // WIDTH) * WIDTH
+
+
+@kernel
+def divide(row_offsets, num_chains, most_words, offsets):
+    """Divide the chains of documents into blocks.
+
+    Items are numbered document by document, so that the chains of a document share its words.
+
+    Args:
+        row_offsets: ``(num_docs + 1,)`` int64.
+        num_chains: Number of chains of each document.
+        most_words: Largest number of words of a block of several documents.
+        offsets: ``(num_docs * num_chains + 1,)`` int64. Receives the offsets of the blocks in the
+            items.
+
+    Returns:
+        Number of blocks, and the largest number of padded words of a block.
+    """
+    num_docs = len(row_offsets) - 1
+    num_blocks, longest, size, first = 0, 0, 0, 0
+    for item in range(num_docs * num_chains):
+        doc = item // num_chains
+        own = (row_offsets[doc + 1] - row_offsets[doc] + WIDTH - 1) // WIDTH * WIDTH
+        is_new = item % num_chains == 0
+        if item > first and (item - first == WIDTH or size + is_new * own > most_words):
+            num_blocks += 1
+            offsets[num_blocks] = first = item
+            size, is_new = 0, True
+        size += is_new * own
+        longest = max(longest, size)
+    num_items = num_docs * num_chains
+    if num_items:
+        num_blocks += 1
+    offsets[0], offsets[num_blocks] = 0, num_items
+    return num_blocks, longest
+
+
+@inlined
+def fill(block, documents, num_chains, loc, first, end):
+    """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
+    num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
+    at, last, begin = 0, -1, 0
+    for item in range(first, end):
+        doc = item // num_chains
+        if doc != last:
+            begin = at
+            for entry in range(documents.row_offsets[doc], documents.row_offsets[doc + 1]):
+                source, target = documents.words[documents.word_index[entry]], block.words[at]
+                for k in range(num_topics):
+                    target[k] = source[k]
+                block.counts[at] = documents.counts[entry]
+                at += 1
+            while at % WIDTH:
+                block.words[at, :] = 0
+                block.counts[at] = 0
+                at += 1
+            last = doc
+        i = item - first
+        block.begin[i], block.end[i] = begin, at
+        block.row[i] = (item % num_chains) * num_docs + doc
+        if len(loc):
+            mean = loc[0 if len(loc) == 1 else doc]
+            for k in range(len(mean)):
+                block.loc[i, k] = mean[k]
+
+
+# -- products of a block ---------------------------------------------------------------------------
+
+
+@inlined
+def product(x, matrix, ranges, result):
+    """Products x · matrix of ``WIDTH`` rows.
+
+    Args:
+        x: ``(WIDTH, >= rows of the matrix)``.
+        matrix: ``(rows, columns)``, with padded columns.
+        ranges: ``(2, columns / WIDTH)`` rows outside of which these columns are 0.
+        result: ``(WIDTH, >= columns)``, overwritten.
+    """
+    none = lanes_of(x.dtype.type(0))
+    for tile in range(ranges.shape[1]):
+        k = WIDTH * tile
+        a = b = c = d = e = f = g = h = none
+        for j in range(ranges[0, tile], ranges[1, tile]):
+            row = load(matrix, (j, k))
+            a, b = fma(spread(x, (0, j)), row, a), fma(spread(x, (1, j)), row, b)
+            c, d = fma(spread(x, (2, j)), row, c), fma(spread(x, (3, j)), row, d)
+            e, f = fma(spread(x, (4, j)), row, e), fma(spread(x, (5, j)), row, f)
+            g, h = fma(spread(x, (6, j)), row, g), fma(spread(x, (7, j)), row, h)
+        store(result, (0, k), a)
+        store(result, (1, k), b)
+        store(result, (2, k), c)
+        store(result, (3, k), d)
+        store(result, (4, k), e)
+        store(result, (5, k), f)
+        store(result, (6, k), g)
+        store(result, (7, k), h)
+
+
+@inlined_in_any_order
+def _slope(count, s, concentration):
+    """Derivative of a Dirichlet-multinomial's term in s: a (ψ(c + a s) − ψ(a s))."""
+    rate, total = concentration * np.float64(s), 0.0
+    for i in range(np.int64(count)):
+        total += concentration / (rate + i)
+    return total
+
+
+@inlined
+def words_pass(block, documents, first, end, row):
+    """Probabilities s of a document's words, c / s, and slope g = Σ_v (c_v / s_v) φ_v.
+
+    For a Dirichlet-multinomial, :func:`_slope` takes the place of c / s.
+
+    Args:
+        block: :class:`Block`; its ``s``, ``ratio`` and ``slope`` are overwritten.
+        documents: :class:`Documents`.
+        first: First of the document's words in the block.
+        end: End of the words.
+        row: Row of theta and of the slope.
+    """
+    rows, theta, gradient = block.words, block.theta, block.slope
+    counts, s, ratio = block.counts, block.s, block.ratio
+    width, a, cast = rows.shape[1], documents.concentration, theta.dtype.type
+    none, floor = lanes_of(cast(0)), lanes_of(cast(documents.floor))
+    for i in range(first, end, WIDTH):
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
+        for k in range(0, width, WIDTH):
+            t = load(theta, (row, k))
+            s0, s1 = fma(load(rows, (i, k)), t, s0), fma(load(rows, (i + 1, k)), t, s1)
+            s2, s3 = fma(load(rows, (i + 2, k)), t, s2), fma(load(rows, (i + 3, k)), t, s3)
+            s4, s5 = fma(load(rows, (i + 4, k)), t, s4), fma(load(rows, (i + 5, k)), t, s5)
+            s6, s7 = fma(load(rows, (i + 6, k)), t, s6), fma(load(rows, (i + 7, k)), t, s7)
+        # A NaN stays.
+        probability = larger(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), floor)
+        store(s, i, probability)
+        store(ratio, i, over(load(counts, i), probability))
+    if a < math.inf:
+        for i in range(first, end):
+            ratio[i] = cast(_slope(counts[i], s[i], a))
+    for k in range(0, width, WIDTH):
+        store(gradient, (row, k), none)
+    for i in range(first, end, WIDTH):
+        r0, r1, r2, r3 = (
+            spread(ratio, i),
+            spread(ratio, i + 1),
+            spread(ratio, i + 2),
+            spread(ratio, i + 3),
+        )
+        r4, r5, r6, r7 = (
+            spread(ratio, i + 4),
+            spread(ratio, i + 5),
+            spread(ratio, i + 6),
+            spread(ratio, i + 7),
+        )
+        for k in range(0, width, WIDTH):
+            # Two chains of sums, which the processor makes at the same time.
+            x, y = load(gradient, (row, k)), none
+            x, y = fma(load(rows, (i, k)), r0, x), fma(load(rows, (i + 4, k)), r4, y)
+            x, y = fma(load(rows, (i + 1, k)), r1, x), fma(load(rows, (i + 5, k)), r5, y)
+            x, y = fma(load(rows, (i + 2, k)), r2, x), fma(load(rows, (i + 6, k)), r6, y)
+            x, y = fma(load(rows, (i + 3, k)), r3, x), fma(load(rows, (i + 7, k)), r7, y)
+            store(gradient, (row, k), plus(x, y))
+
+
+@inlined_in_any_order
+def words_log_likelihood(counts, s, first, end, concentration):
+    """Σ_v c_v log s_v, or Σ_v log Γ(c_v + a s_v) / Γ(a s_v); summed in float64."""
+    total = 0.0
+    if concentration < math.inf:
+        for i in range(first, end):
+            rate = concentration * np.float64(s[i])
+            for j in range(np.int64(counts[i])):
+                total += math.log(rate + j)
+        return total
+    terms, rest = lanes_of(0.0), first + (end - first) // WIDTH * WIDTH
+    for i in range(first, rest, WIDTH):
+        terms = plus(terms, doubled(times(load(counts, i), log(load(s, i)))))
+    for i in range(rest, end):
+        total += counts[i] * log_double(np.float64(s[i]))
+    return total + sum_lanes(terms)
+
+
+@inlined
+def softmax_(logits, row):
+    """Softmax of a row of padded logits, in place."""
+    width = logits.shape[1]
+    most = load(logits, (row, 0))
+    for k in range(WIDTH, width, WIDTH):
+        most = larger(most, load(logits, (row, k)))
+    one = logits.dtype.type(1)
+    lowest, total = lanes_of(-largest(most)), lanes_of(one - one)
+    for k in range(0, width, WIDTH):
+        e = exp(plus(load(logits, (row, k)), lowest))
+        store(logits, (row, k), e)
+        total = plus(total, e)
+    inverse = lanes_of(one / sum_lanes(total))
+    for k in range(0, width, WIDTH):
+        store(logits, (row, k), times(load(logits, (row, k)), inverse))
+
+
+@inlined
+def square_norm(x, row):
+    """Square norm of a padded row, in float64."""
+    total = lanes_of(0.0)
+    for k in range(0, x.shape[1], WIDTH):
+        wide = doubled(load(x, (row, k)))
+        total = fma(wide, wide, total)
+    return sum_lanes(total)
