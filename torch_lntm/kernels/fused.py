@@ -264,7 +264,7 @@ def transition(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
     drawn: tuple[Tensor, Tensor, Tensor],
     step_size: Tensor,
-    inverse_temperature: float | Tensor,
+    inverse_temperature: float,
     num_steps: int,
     jitter: float,
     max_error: float,
@@ -280,7 +280,7 @@ def transition(
         state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
         drawn: Fields of a :class:`~torch_lntm.sampling.hmc.Randomness`.
         step_size: Step sizes, broadcastable to ``(num_chains, num_docs)``.
-        inverse_temperature: That of the likelihood, a number or a tensor of the same kind.
+        inverse_temperature: That of the likelihood.
         num_steps: Leapfrog steps, at least 1.
         jitter: Largest relative change of the step sizes.
         max_error: Largest energy error of a trajectory before it counts as divergent.
@@ -295,12 +295,9 @@ def transition(
     """
     position, log_prior = state[:2]
     _require_shapes(batch, words, position, loading.shape[1])
-    if not isinstance(inverse_temperature, Tensor):
-        inverse_temperature = torch.full_like(log_prior, inverse_temperature)
-    epsilon, inverse_temperature = (
-        x.to(log_prior).expand_as(log_prior) for x in (step_size, inverse_temperature)
-    )
-    tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
+    epsilon = step_size.to(log_prior).expand_as(log_prior)
+    temperature = torch.full_like(log_prior, inverse_temperature)
+    tensors = (*state, *drawn, epsilon, temperature, loc, loading, loading.mT)
     *new, acceptance, accepted, energy_error, divergent = _operations(position).transition(
         *(x.contiguous() for x in tensors),
         batch.row_offsets,
