@@ -250,7 +250,7 @@ class Chains:
             Outcome of each transition, and the step sizes after it.
         """
         self._latents = self.counts = None
-        if not hmc.is_compiled(self.target):
+        if not (number and hmc.is_compiled(self.target)):
             return [self._step(drawn) for drawn in self._draw(number)]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
