@@ -113,14 +113,8 @@ class _Contraction(torch.autograd.Function):
             if i != ctx.absent and ctx.needs_input_grad[i]:
                 factors = list(ctx.saved_tensors)
                 factors[ctx.absent], factors[i] = grad, None
-                gradients[i] = _contract(*factors, ctx.batch)
+                gradients[i] = _Contraction.apply(*factors, ctx.batch)
         return tuple(gradients)
-
-
-def _contract(*factors_and_batch: Any) -> Tensor:
-    """A contraction in a backward pass, recorded only if the backward pass is differentiated."""
-    record = torch.is_grad_enabled()
-    return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
 
 
 class _FlooredProduct(torch.autograd.Function):
@@ -144,8 +138,8 @@ class _FlooredProduct(torch.autograd.Function):
         weights, words = ctx.saved_tensors
         needs_weights, needs_words, *_ = ctx.needs_input_grad
         return (
-            _contract(grad, None, words, ctx.batch) if needs_weights else None,
-            _contract(grad, weights, None, ctx.batch) if needs_words else None,
+            _Contraction.apply(grad, None, words, ctx.batch) if needs_weights else None,
+            _Contraction.apply(grad, weights, None, ctx.batch) if needs_words else None,
             None,
             None,
         )
