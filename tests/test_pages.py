@@ -46,7 +46,7 @@ RUN: dict[str, dict[str, str]] = {
         "ctm(50,": "ctm(3,",
         "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=2)",
     },
-    "from_bertopic.md": {"max_epochs=45": "max_epochs=10", "(1, 2, 3)": "(1, 2)"},
+    "from_bertopic.md": {"EM(model, ": "EM(model, max_epochs=10, ", "(1, 2, 3)": "(1, 2)"},
     "keywords.md": {},
     "names.md": {},
     "other_languages.md": {},

@@ -142,7 +142,7 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(3) + chains.advance(3, with_counts=True)
+    passed = chains.advance(0) + chains.advance(3) + chains.advance(3, with_counts=True)
     counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
     passed += again.advance(2)
@@ -190,23 +190,21 @@ def test_a_visit_with_mass_matrices_equals_transitions(name, metric, numba, monk
 
 @pytest.mark.parametrize("metric", ["unit", "common", "own"])
 @pytest.mark.parametrize("name", ["ctm", "covariates", "laplace sources", "lda", "bursty"])
-def test_a_step_at_other_temperatures_is_equal(name, metric, numba, monkeypatch) -> None:
-    """Each row has a temperature and a step size of its own, and documents a metric."""
+def test_a_step_at_another_temperature_is_equal(name, metric, numba, monkeypatch) -> None:
+    """Each row has a step size of its own, and documents a metric."""
     corpus = make_corpus()
     model = spread_(MODELS[name](corpus))
     target = model.bind(model.encode(corpus).batch(dtype=torch.float64), padded=True)
     keys = noise.document_keys(0, target.batch.index, 3)
     drawn = hmc.draw(noise.fold_in(keys, 1), target)
-    temperature, step_size = noise.uniform(noise.fold_in(keys, 2), 2).unbind(-1)
+    step_size = noise.uniform(noise.fold_in(keys, 2), 1).squeeze(-1)
     rng, dim, size = np.random.default_rng(2), target.dim, target.batch.num_docs
     shape = {"unit": None, "common": (dim, dim), "own": (size, dim, dim)}[metric]
     factor = None if shape is None else torch.from_numpy(np.eye(dim) + 0.1 * rng.normal(size=shape))
     state = hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0)))
 
     def run() -> list[Tensor]:
-        new, info = hmc.step(
-            drawn, target, state, 0.3 * step_size, Metric(factor), 4, temperature, 0.3
-        )
+        new, info = hmc.step(drawn, target, state, 0.5 * step_size, Metric(factor), 4, 0.9, 0.3)
         assert 0 < int(info.accepted.sum()) < info.accepted.numel()
         sound = ~info.divergent
         return [*new, info.acceptance, info.accepted, sound, info.energy_error.where(sound, 0.0)]
@@ -342,10 +340,11 @@ def test_kernels_refuse_other_shapes(numba) -> None:
     state = hmc.evaluate(target, torch.zeros(1, 5, 4).double())
     numbers = hmc.draw(noise.document_keys(0, batch.index, 1), target)
     form, square, four = target.space.form, torch.eye(3).double(), torch.ones(4).double()
+    wide = torch.zeros(1, 5, 900).double()
 
-    def step(position: Tensor = state.position, factor: Tensor | None = None, **form_: Any) -> None:
+    def step(start: Any = state, factor: Any = None, drawn: Any = numbers, **form_: Any) -> None:
         other = replace(target, space=SimpleNamespace(form=form._replace(**form_)))
-        hmc.step(numbers, other, state._replace(position=position), four[0], Metric(factor), 1)
+        hmc.step(drawn, other, start, four[0], Metric(factor), 1)
 
     step()
     step(factor=torch.eye(4).double().expand(5, 4, 4), loc=torch.ones(5, 4).double())
@@ -354,17 +353,39 @@ def test_kernels_refuse_other_shapes(numba) -> None:
         lambda: fused_kernels.expected_counts(weights[:4], words, batch, 1e-9),
         lambda: fused_kernels.expected_counts(weights, words[:2], batch, 1e-9),
         lambda: fused_kernels.draw_topics(weights[:, :3], words, batch, batch.counts, four),
-        lambda: step(state.position[..., :3]),
+        lambda: step(state._replace(position=state.position[..., :3])),
         lambda: step(factor=square),
         lambda: step(factor=torch.eye(4).double().expand(4, 4, 4)),
         lambda: step(loading=form.loading[:3]),
         lambda: step(loading=form.loading[:, :3], loc=four[:3]),
         lambda: step(loc=torch.ones(4, 4).double()),
         lambda: step(concentration=four[:3]),
+        lambda: step(drawn=numbers._replace(momentum=wide)),
+        lambda: step(drawn=numbers._replace(step_uniform=four[None])),
+        lambda: step(state._replace(likelihood_gradient=wide)),
+        lambda: fused_kernels.word_counts(weights, words, batch, four),
+        lambda: fused_kernels.word_counts(weights[:4], words, batch, batch.counts),
+        lambda: fused_kernels.expected_counts(weights.float(), words, batch, 1e-9),
+        lambda: fused_kernels.expected_counts(weights, words, batch.to(dtype=torch.float32), 1e-9),
     ]
     for call in wrong:
         with pytest.raises(ConfigError):
             call()
+
+
+def test_models_and_settings_share_their_compiled_kernels(numba) -> None:
+    """Another type of an array or a number would cost many seconds of compiling."""
+    from torch_lntm.kernels import compiled
+
+    batch, kernel = make_batch(np.ones((5, 6))), compiled.ops.visit
+
+    def move(name: str, jitter: float) -> int:
+        model = getattr(lntm.models, name)(4, 6, **F64)
+        Chains(model, HMCSettings(1, "prior", 1, jitter=jitter), batch, 1).advance()
+        return len(kernel.signatures)
+
+    number = move("ctm", 0.1)
+    assert move("iftm", 0.1) == move("lntm", 0) == number
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_lntm.latents.linalg import (
-    contrast_basis,
-    inverse_of_lower,
-    sum_of_squares,
-    triangular_factor,
-)
+from torch_lntm.latents.linalg import contrast_basis, inverse_of_lower, triangular_factor
 
 
 @pytest.mark.parametrize("num_topics", [2, 3, 17])
@@ -29,13 +24,9 @@ def test_triangular_factor() -> None:
     assert bool((lower.diagonal(dim1=-2, dim2=-1) > 0).all())
 
 
-@pytest.mark.parametrize("size", [1, 47, 48, 63, 65, 129])
-@pytest.mark.parametrize("num_docs", [0, 1, 3])
-def test_triangles_by_halves_equal_the_plain_operations(size: int, num_docs: int) -> None:
-    generator = torch.Generator().manual_seed(size)
-    lower = torch.randn(num_docs, size, size, generator=generator, dtype=torch.float64).tril()
-    lower.diagonal(dim1=1, dim2=2).abs_().add_(float(size))
+def test_inverse_of_lower() -> None:
+    lower = torch.arange(3.0 * 65 * 65).double().view(3, 65, 65).sin().tril()
+    lower.diagonal(dim1=1, dim2=2).abs_().add_(65.0)
     inverse = inverse_of_lower(lower)
     assert torch.equal(inverse, inverse.tril())
     torch.testing.assert_close(inverse, torch.linalg.inv(lower))
-    torch.testing.assert_close(sum_of_squares(lower), (lower.mT @ lower).sum(0))

@@ -52,7 +52,8 @@ def _chart(
     """
     matrix, num_topics = _array(loading), loading.shape[1]
     noise = matrix[-num_topics:]
-    scale = noise.diagonal()
+    # Of another type, as a view that cannot be written, it would compile all kernels again.
+    scale = noise.diagonal().copy()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
         scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
@@ -186,7 +187,7 @@ def start_step(
 def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
     """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
     kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
-    result = torch.empty(pairs.shape[1], dtype=torch.float64)
+    result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
     args = _array(rows), *_array(pairs), _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
     effort = 10 * len(result) * rows.shape[1]
@@ -234,7 +235,7 @@ def normal(keys: Tensor, size: int) -> Tensor:
 
 
 def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
-    result = torch.empty(*keys.shape, size, dtype=torch.float64)
+    result = keys.new_empty(*keys.shape, size, dtype=torch.float64)
     kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size))
     return result
 
@@ -286,16 +287,18 @@ def visit(
         for tensors in (state, adaptation)
     )
     types = torch.float64, torch.bool, torch.float64, torch.bool, torch.float64
-    outcome = tuple(torch.empty(number, num_chains, num_docs, dtype=dtype) for dtype in types)
+    outcome = tuple(words.new_empty(number, num_chains, num_docs, dtype=x) for x in types)
     if not rows:
         return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
-    concentration, terms = bursts or (math.inf, torch.empty(0, dtype=torch.float64))
+    concentration, terms = bursts or (math.inf, words.new_empty(0, dtype=torch.float64))
     held = ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
     blocks = _Blocks(held, num_chains, dim)
+    # A whole number, such as a jitter of 0, would compile all kernels again.
+    settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
     args = (
         held,
         _chart(*form),
@@ -304,7 +307,7 @@ def visit(
         _array(temperature).reshape(rows),
         _array(metric if metric.dim() == 3 else metric[None]),
         ops.Adaptation(*sizes),
-        ops.Settings(*settings),
+        settings,
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
         ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
         blocks.offsets,
@@ -313,7 +316,7 @@ def visit(
     def work(first: int, end: int) -> None:
         ops.visit(blocks.work_space(), *args, first, end)
 
-    steps = ops.Settings(*settings).num_steps * number
+    steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
     share(work, blocks.number, steps * effort)
     return state, adaptation, outcome, (theta, ratio)
@@ -323,7 +326,7 @@ def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops
     """Random numbers of transitions, or their keys, from the tensors of :func:`visit`."""
     if len(drawn) == 1:
         none = np.empty((0, 0))
-        momentum = _array(torch.empty(0, 0, 0, dtype=dtype))
+        momentum = _array(drawn[0].new_empty(0, 0, 0, dtype=dtype))
         return ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
     numbers = (_array(x).reshape(len(x), rows, *x.shape[3:]) for x in drawn)
     return ops.Randomness(np.empty(0, np.int64), *numbers)

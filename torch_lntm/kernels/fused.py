@@ -210,6 +210,9 @@ def expected_counts(
 
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
     """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
+    _require_shapes(batch, words, weights, weights.shape[1])
+    if ratio.shape != batch.counts.shape:
+        raise ConfigError(f"{ratio.numel()} ratios of counts; expected {batch.nnz}")
     return cast(Tensor, _operations(weights).word_counts(weights, words, *batch.by_word, ratio))
 
 
@@ -218,7 +221,8 @@ def _require_shapes(
 ) -> None:
     """Raise unless documents fit topics by word, and the last but one axis of other rows.
 
-    Topics by word must also have ``num_topics`` columns, if it is given.
+    Topics by word must also have ``num_topics`` columns and the dtype of the others, if it is
+    given.
     """
     if words.shape[0] != batch.num_words:
         raise ConfigError(
@@ -229,6 +233,8 @@ def _require_shapes(
         raise ConfigError(f"rows for {rows.shape[-2]} documents; expected {batch.num_docs}")
     if num_topics is not None and words.shape[1] != num_topics:
         raise ConfigError(f"{words.shape[1]} topics of words; expected {num_topics}")
+    if num_topics is not None and not words.dtype == rows.dtype == batch.dtype:
+        raise ConfigError(f"{rows.dtype} rows and {batch.dtype} counts with {words.dtype} topics")
 
 
 def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | None) -> None:
@@ -244,11 +250,21 @@ def _require_space(position: Tensor, form: tuple[Any, ...], factor: Tensor | Non
         raise ConfigError(f"z of shape {tuple(position.shape)} in a space or metric of other z")
 
 
+def _require_axes(position: Tensor, rest: tuple[Tensor, ...], drawn: Any, number: int) -> None:
+    """Raise unless other tensors of a visit have a row for each chain, first the gradient."""
+    rows = position.shape[:2]
+    numbers = [(number, *position.shape), (number, *rows), (number, *rows)]
+    shapes = [position.shape, *[rows] * (len(rest) - 1), *(numbers if len(drawn) > 1 else [rows])]
+    for tensor, shape in zip((*rest, *drawn), shapes, strict=True):
+        if tensor.shape != shape:
+            raise ConfigError(f"{tuple(tensor.shape)} numbers of chains; expected {tuple(shape)}")
+
+
 def transition(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
     drawn: tuple[Tensor, Tensor, Tensor],
     step_size: Tensor,
-    inverse_temperature: float | Tensor,
+    inverse_temperature: float,
     num_steps: int,
     jitter: float,
     max_error: float,
@@ -264,7 +280,7 @@ def transition(
         state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
         drawn: Fields of a :class:`~torch_lntm.sampling.hmc.Randomness`.
         step_size: Step sizes, broadcastable to ``(num_chains, num_docs)``.
-        inverse_temperature: That of the likelihood, a number or a tensor of the same kind.
+        inverse_temperature: That of the likelihood.
         num_steps: Leapfrog steps, at least 1.
         jitter: Largest relative change of the step sizes.
         max_error: Largest energy error of a trajectory before it counts as divergent.
@@ -279,12 +295,9 @@ def transition(
     """
     position, log_prior = state[:2]
     _require_shapes(batch, words, position, loading.shape[1])
-    if not isinstance(inverse_temperature, Tensor):
-        inverse_temperature = torch.full_like(log_prior, inverse_temperature)
-    epsilon, inverse_temperature = (
-        x.to(log_prior).expand_as(log_prior) for x in (step_size, inverse_temperature)
-    )
-    tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
+    epsilon = step_size.to(log_prior).expand_as(log_prior)
+    temperature = torch.full_like(log_prior, inverse_temperature)
+    tensors = (*state, *drawn, epsilon, temperature, loc, loading, loading.mT)
     *new, acceptance, accepted, energy_error, divergent = _operations(position).transition(
         *(x.contiguous() for x in tensors),
         batch.row_offsets,
@@ -346,6 +359,8 @@ def visit(
 
     _require_shapes(batch, words, state[0], form[1].shape[1])
     _require_space(state[0], form, factor)
+    others = *state[:0:-1], *adaptation, temperature
+    _require_axes(state[0], others, drawn, number)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
     options = bursts, temperature, factor, with_counts
@@ -383,8 +398,8 @@ def start_step(
     rows = running[0]
     if theta.shape != (batch.corpus_size, rows.shape[1]) or theta.dtype != rows.dtype:
         raise ConfigError(f"{theta.dtype} proportions of shape {tuple(theta.shape)} for {batch}")
-    assert rows.is_contiguous()
-    assert theta.is_contiguous()
+    if not (rows.is_contiguous() and theta.is_contiguous()):
+        raise ConfigError("rows or proportions of a start are not contiguous")
     documents = batch.row_offsets, batch.word_index, batch.counts, *batch.by_word, batch.index
     return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 

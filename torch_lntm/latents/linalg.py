@@ -9,10 +9,6 @@ from torch import Tensor
 
 from torch_lntm.errors import NumericalError
 
-#: Smallest sizes of triangles to invert, and to square, by halves on a CPU, where the number of
-#: operations counts. On a GPU it is the number of launches.
-INVERTED_BY_HALVES, SQUARED_BY_HALVES = 48, 64
-
 
 def contrast_basis(num_topics: int) -> Tensor:
     """Orthonormal contrasts (Helmert's) of ``num_topics`` logits.
@@ -44,42 +40,9 @@ def triangular_factor(factor: Tensor) -> Tensor:
 
 
 def inverse_of_lower(lower: Tensor) -> Tensor:
-    """Inverses L⁻¹ ``(..., n, n)`` of lower triangular matrices ``(..., n, n)``.
-
-    [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]] takes a third of the operations of solving for
-    the columns of I.
-    """
-    size = lower.shape[-1]
-    if size < INVERTED_BY_HALVES or lower.device.type != "cpu":
-        eye = torch.eye(size, dtype=lower.dtype, device=lower.device).expand_as(lower)
-        return torch.linalg.solve_triangular(lower, eye, upper=False)
-    half = size // 2
-    inverse = torch.zeros_like(lower)
-    first = inverse_of_lower(lower[..., :half, :half])
-    last = inverse_of_lower(lower[..., half:, half:])
-    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
-    inverse[..., half:, :half] = (last @ (lower[..., half:, :half] @ first)).neg_()
-    return inverse
-
-
-def sum_of_squares(lower: Tensor) -> Tensor:
-    """Sum Σ_d L_dᵀL_d ``(n, n)`` for lower triangular matrices ``(num_docs, n, n)``.
-
-    For L = [[A, 0], [B, C]] the sum is [[AᵀA + BᵀB, BᵀC], [CᵀB, CᵀC]]. The blocks take a third of
-    the operations of full products.
-    """
-    size = lower.shape[-1]
-    if size < SQUARED_BY_HALVES or lower.device.type != "cpu":
-        stacked = lower.flatten(0, 1)
-        return stacked.mT @ stacked
-    half = size // 2
-    total = lower.new_empty(size, size)
-    below = lower[:, half:, :half].flatten(0, 1)
-    total[:half, :half] = sum_of_squares(lower[:, :half, :half]) + below.mT @ below
-    total[half:, half:] = sum_of_squares(lower[:, half:, half:])
-    total[half:, :half] = lower[:, half:, half:].flatten(0, 1).mT @ below
-    total[:half, half:] = total[half:, :half].mT
-    return total
+    """Inverses L⁻¹ ``(..., n, n)`` of lower triangular matrices ``(..., n, n)``."""
+    eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device).expand_as(lower)
+    return torch.linalg.solve_triangular(lower, eye, upper=False)
 
 
 def inverse_cholesky(

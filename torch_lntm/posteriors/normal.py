@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace
-from torch_lntm.latents.linalg import sum_of_squares, triangular_factor
+from torch_lntm.latents.linalg import triangular_factor
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.latents.space import LatentSpace
@@ -112,7 +112,8 @@ class NormalPosterior(EtaPosterior):
         if self.whitened is None:
             return self.variance.double().sum(0).diag_embed()
         scale = self._marginal_tril.flip(1)
-        return scale @ sum_of_squares(self.whitened).double() @ scale.mT
+        stacked = self.whitened.flatten(0, 1)
+        return scale @ (stacked.mT @ stacked).double() @ scale.mT
 
     def square_sum(self) -> Tensor:
         """See :meth:`Moments.square_sum`."""

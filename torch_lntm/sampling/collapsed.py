@@ -67,16 +67,12 @@ class CollapsedGibbs:
         self._sizes = torch.bincount(position).tolist()
         shape = (batch.num_docs, num_chains, len(self._alpha))
         self._counts = self._alpha.new_zeros(shape)
-        self._weights, self._cumulative = (torch.empty_like(self._counts) for _ in range(2))
-        # Offset of the counts of each document and chain in the flat table.
-        self._base = torch.arange(shape[0] * shape[1], device=row.device).view(shape[:2]) * shape[2]
-        self._one = self._alpha.new_ones(shape[0] * shape[1])
         self._keys = noise.document_keys(seed, batch.index[self._order], num_chains).mT
         self._total = self._alpha.sum() + lengths.double()[:, None]
         self._num_sweeps = 0
         start = noise.fold_in(self._keys, _START)
         uniform = -noise.uniform(noise.fold_in(start, 0), shape[2]).log()
-        self._cells: list[Tensor] = []
+        self._topics: dict[int, Tensor] = {}
         self._pass(noise.fold_in(start, 1), uniform)
 
     def sweep(self) -> Tensor:
@@ -104,27 +100,19 @@ class CollapsedGibbs:
             ``(num_docs, num_chains, num_topics)`` in the order of the ranks.
         """
         expected = torch.zeros_like(self._counts)
-        flat, first = self._counts.view(-1), proportions is not None
         u = noise.uniform(noise.fold_in(key[self._row], self._position[:, None]), 1)
         stop = 0
         for position, size in enumerate(self._sizes):
             tokens, stop = slice(stop, stop + size), stop + size
-            ones, weights = self._one[: size * self._base.shape[1]], self._weights[:size]
-            phi = self._phi[self._word[tokens]][:, None]
-            if proportions is not None:
-                torch.mul(proportions[:size], phi, out=weights)
-            else:
-                flat.index_add_(0, self._cells[position], ones, alpha=-1)
-                torch.add(self._counts[:size], self._alpha, out=weights).mul_(phi)
-            cumulative = torch.cumsum(weights, -1, out=self._cumulative[:size])
+            counts, one = self._counts[:size], u.new_ones(()).expand(size, u.shape[1], 1)
+            if proportions is None:
+                counts.scatter_add_(-1, self._topics[position], -one)
+            prior = counts + self._alpha if proportions is None else proportions[:size]
+            weights = prior * self._phi[self._word[tokens]][:, None]
+            cumulative = weights.cumsum(-1)
             total = cumulative[..., -1:]
             # The threshold is positive, so the first topic to reach it has positive weight.
-            topic = torch.searchsorted(cumulative, u[tokens] * total)
-            cells = (self._base[:size] + topic.squeeze(-1)).view(-1)
-            flat.index_add_(0, cells, ones)
+            self._topics[position] = topic = torch.searchsorted(cumulative, u[tokens] * total)
+            counts.scatter_add_(-1, topic, one)
             expected[:size].addcdiv_(weights, total)
-            if first:
-                self._cells.append(cells)
-            else:
-                self._cells[position] = cells
         return expected

@@ -146,7 +146,7 @@ def leapfrog(
     step_size: Tensor,
     metric: Metric,
     num_steps: int,
-    inverse_temperature: float | Tensor = 1.0,
+    inverse_temperature: float = 1.0,
 ) -> tuple[HMCState, Tensor]:
     """Follow the Hamiltonian flow for some steps.
 
@@ -157,22 +157,17 @@ def leapfrog(
         step_size: ``(num_chains, num_docs)`` ε.
         metric: W.
         num_steps: Steps, at least 1.
-        inverse_temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
+        inverse_temperature: Inverse temperature T of the likelihood.
 
     Returns:
         State and momentum at the end. The density is computed at the end only.
     """
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
-    if isinstance(inverse_temperature, Tensor):
-        inverse_temperature = inverse_temperature.to(z.dtype)[..., None]
 
     def kick(r: Tensor, likelihood_gradient: Tensor, share: float = 1.0) -> Tensor:
         prior_gradient = target.prior_gradient(z)
-        if isinstance(inverse_temperature, Tensor):
-            gradient = torch.addcmul(prior_gradient, inverse_temperature, likelihood_gradient)
-        else:
-            gradient = torch.add(prior_gradient, likelihood_gradient, alpha=inverse_temperature)
+        gradient = torch.add(prior_gradient, likelihood_gradient, alpha=inverse_temperature)
         return torch.addcmul(r, epsilon, metric.pull(gradient), value=share)
 
     r = kick(r, state.likelihood_gradient, 0.5)
@@ -184,7 +179,7 @@ def leapfrog(
     return end, kick(r, end.likelihood_gradient, 0.5)
 
 
-def energy(state: HMCState, momentum: Tensor, inverse_temperature: float | Tensor = 1.0) -> Tensor:
+def energy(state: HMCState, momentum: Tensor, inverse_temperature: float = 1.0) -> Tensor:
     """The Hamiltonian ``(num_chains, num_docs)`` float64 nats: −log target + ½|r|²."""
     potential = -state.log_prior - inverse_temperature * state.log_likelihood
     return potential + 0.5 * momentum.double().square().sum(-1)
@@ -210,7 +205,7 @@ def compiled_steps(
     settings: tuple[Any, ...],
     number: int,
     metric: Metric,
-    inverse_temperature: float | Tensor = 1.0,
+    inverse_temperature: float = 1.0,
     with_counts: bool = False,
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of a target that :func:`is_compiled`; see :func:`fused.visit`."""
@@ -240,7 +235,7 @@ def step(
     step_size: Tensor,
     metric: Metric,
     num_steps: int,
-    inverse_temperature: float | Tensor = 1.0,
+    inverse_temperature: float = 1.0,
     jitter: float = 0.0,
 ) -> tuple[HMCState, HMCInfo]:
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
@@ -252,7 +247,7 @@ def step(
         step_size: ε, broadcastable to ``(num_chains, num_docs)``.
         metric: W.
         num_steps: Leapfrog steps.
-        inverse_temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
+        inverse_temperature: Inverse temperature T of the likelihood.
         jitter: Largest relative change of the step sizes, in [0, 1). Step sizes are drawn uniformly
             around ``step_size``, so that trajectories of varying length do not return to their
             starts periodically.

@@ -18,9 +18,9 @@ CONSTANTS = SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
 
 def find_step_size(
-    key: Tensor, target: DocumentTarget, state: hmc.HMCState, metric: Metric, threshold: float = 0.8
+    key: Tensor, target: DocumentTarget, state: hmc.HMCState, metric: Metric
 ) -> Tensor:
-    """First step sizes: doubled or halved from 1 until a step's acceptance crosses a threshold.
+    """First step sizes: doubled or halved from 1 until a step's acceptance crosses 0.8.
 
     *Hoffman & Gelman 2014, algorithm 4*, for every chain of every document.
 
@@ -29,7 +29,6 @@ def find_step_size(
         target: The target.
         state: Present state of the chains.
         metric: W.
-        threshold: Acceptance probability to cross. Defaults to 0.8.
 
     Returns:
         ``(num_chains, num_docs)`` float64.
@@ -39,14 +38,14 @@ def find_step_size(
     def acceptable(attempt: int) -> Tensor:
         drawn = hmc.draw(noise.fold_in(key, attempt), target)
         info = hmc.step(drawn, target, state, step_size, metric, 1)[1]
-        return info.acceptance > threshold
+        return info.acceptance > 0.8
 
     grow = acceptable(0)
     searching = torch.ones_like(grow)
     for attempt in range(1, 31):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
-        # Whether all chains have crossed the threshold is not asked before the third attempt,
+        # Whether all chains have crossed it is not asked before the third attempt,
         # because the host waits for a GPU to answer, and the answer is rarely yes.
         if attempt >= 3 and not bool(searching.any()):
             break

@@ -226,48 +226,29 @@ class Objective:
 
 
 def _conjugate_gradients(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor) -> Tensor:
-    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
-
-    Some documents take many more steps than others, but removing the solved ones copies all that
-    remain, so they are removed only from time to time.
-    """
-    solution = x = torch.zeros_like(rhs)
-    rows: Tensor | None = None
-    residual, direction = rhs.clone(), rhs
+    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
+    x = torch.zeros_like(rhs)
+    residual, direction = rhs, rhs
     weight = lengths[:, None] * p
     norm = residual.square().sum(-1)
     target = CG_TOLERANCE**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
     for _ in range(CG_STEPS):
         unsolved = norm > target
-        left = int(unsolved.sum())
-        if left == 0:
+        if not bool(unsolved.any()):
             break
-        # Solved documents leave once they are 35 % of the documents in conjugate gradients.
-        if left < 0.65 * len(x):
-            keep = unsolved.nonzero().squeeze(-1)
-            if rows is not None:
-                solution[rows] = x
-            rows = keep if rows is None else rows[keep]
-            space = space.select(keep)
-            parts = (x, residual, direction, p, weight, norm, target, unsolved)
-            x, residual, direction, p, weight, norm, target, unsolved = (
-                part[keep] for part in parts
-            )
         lifted = space.push(direction)
         # (diag p − ppᵀ)x as p(x − pᵀx): a common shift of x cancels before it is scaled.
-        lifted = (lifted - (p * lifted).sum(-1, keepdim=True)).mul_(weight)
-        product = space.pull(lifted).add_(direction)
+        lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
+        product = space.pull(lifted) + direction
         step = norm / (direction * product).sum(-1).clamp_min(tiny)
         step = torch.where(unsolved, step, 0.0)[:, None]
-        x.addcmul_(step, direction)
-        residual.addcmul_(step, product, value=-1.0)
+        x = torch.addcmul(x, step, direction)
+        residual = torch.addcmul(residual, step, product, value=-1.0)
         new_norm = residual.square().sum(-1)
         direction = torch.addcmul(residual, (new_norm / norm.clamp_min(tiny))[:, None], direction)
         norm = new_norm
-    if rows is not None:
-        solution[rows] = x
-    return solution
+    return x
 
 
 def _direction(objective: Objective, point: Point, secant: Secant | None) -> Tensor:

@@ -38,9 +38,8 @@ _BOUNDED = ("prior", "laplace")
 #: Number of transitions without a move after which a chain counts as stuck, because shorter pauses
 #: happen by chance.
 FEWEST_TRANSITIONS = 10
-#: Maximum number of momenta drawn at once, for several transitions, on a CPU and on a GPU. On a CPU
-#: they should fit into the cache, whereas a GPU draws many as fast as a few.
-DRAWN_AHEAD, DRAWN_AHEAD_ON_GPU = 2**16, 2**22
+#: Maximum number of momenta drawn at once, for several transitions, to bound memory.
+DRAWN_AHEAD = 2**22
 #: Largest acceptable rounding error of a document's log likelihood in nats, estimated as its tokens
 #: times the dtype's machine epsilon. Larger errors spoil the acceptance.
 MAX_ENERGY_ROUNDING = 0.05
@@ -250,7 +249,7 @@ class Chains:
             Outcome of each transition, and the step sizes after it.
         """
         self._latents = self.counts = None
-        if not hmc.is_compiled(self.target):
+        if not (number and hmc.is_compiled(self.target)):
             return [self._step(drawn) for drawn in self._draw(number)]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
@@ -285,8 +284,7 @@ class Chains:
 
     def _draw(self, number: int) -> Iterator[hmc.Randomness]:
         """Random numbers of the next transitions, drawn for several of them at once."""
-        most = DRAWN_AHEAD_ON_GPU if self._keys.is_cuda else DRAWN_AHEAD
-        ahead = max(1, most // max(1, self._position.numel()))
+        ahead = max(1, DRAWN_AHEAD // max(1, self._position.numel()))
         numbers = torch.arange(number, device=self._keys.device) + self.num_transitions
         for part in numbers.split(ahead):
             drawn = hmc.draw(noise.fold_in(self._keys, part[:, None, None]), self.target)
