@@ -405,6 +405,15 @@ def test_counts_at_extreme_weights_are_equal(dtype, numba, monkeypatch) -> None:
     require_equal(run, monkeypatch, 10 * torch.finfo(dtype).eps)
 
 
+def test_maps_are_diagonal_only_where_their_last_rows_are(numba) -> None:
+    from torch_lntm.kernels.compiled import _chart
+
+    diagonal = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 4.0]])
+    dense = diagonal + torch.tensor([[0.0], [0.0], [5.0]])
+    assert [len(_chart(torch.zeros(2), x).push) for x in (diagonal, dense)] == [1, 3]
+    assert _chart(torch.zeros(2), diagonal).scale[:2].tolist() == [3.0, 4.0]
+
+
 def test_elementary_functions_are_exact_to_rounding(numba) -> None:
     ops = pytest.importorskip("torch_lntm.kernels.numba_ops.vectors")
     from numba import njit
