@@ -393,3 +393,24 @@ def refuse(kind: type[Exception]):
         raise kind("refused")
 
     return refused
+
+
+def test_a_start_uses_no_threads_of_numpy() -> None:
+    """They spin after each product, and PyTorch's number of threads does not limit them."""
+    program = """
+import time
+import numpy as np
+import torch
+from torch_lntm.inference.em.merging import merged_labels
+torch.set_num_threads(1)
+random = np.random.default_rng(0)
+counts = [random.gamma(0.1, size=(40, size)).astype(np.float32) for size in (20_000, 100)]
+merged_labels(*counts, 20)  # kernels are loaded
+before = time.process_time() - time.thread_time()
+merged_labels(*counts, 20)
+print(time.process_time() - time.thread_time() - before)
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.02

@@ -87,7 +87,7 @@ class _Merger:
         self._roots = np.empty_like(self._words)
         for root, row in zip(self._roots, self._words, strict=True):
             root[:] = _root(row)
-        self._affinity = self._roots @ self._roots.T
+        self._affinity = _product(self._roots, self._roots.T)
         self._loss = np.full((many, many), np.inf)
         self._update_losses(self.label)
 
@@ -101,7 +101,7 @@ class _Merger:
         merged = np.array([first])
         self._entropies[merged] = self._pair_entropies(np.stack([merged] * 2)) / 2
         self._roots[first], self._roots[second] = _root(self._words[first]), 0.0
-        self._affinity[first] = self._affinity[:, first] = self._roots @ self._roots[first]
+        self._affinity[first] = self._affinity[:, first] = _product(self._roots, self._roots[first])
         for gone in (first, second):
             self._loss[gone] = self._loss[:, gone] = np.inf
         self._update_losses(merged)
@@ -146,6 +146,11 @@ def _entropy(counts: NDArray[np.float64]) -> float:
     total = counts.sum()
     # A logarithm of NumPy and a product take half the time of SciPy's xlogy.
     return total * np.log(max(total, _TINY)) - counts @ np.log(np.maximum(counts, _TINY))
+
+
+def _product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    """Product by PyTorch, which has one thread in a fit; NumPy's threads would spin afterwards."""
+    return (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
 
 
 def _root(counts: NDArray[Any]) -> NDArray[np.float32]:
