@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from numpy.typing import NDArray
 from support.kernels import without_fused_kernels
@@ -446,3 +447,21 @@ def test_elementary_functions_are_exact_to_rounding(numba) -> None:
         y = of_all(log, x)
         exact = np.log(x.astype(np.longdouble))
         assert (np.abs(y - exact) <= error * np.abs(exact)).all()
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("name", ["ctm", "lntm", "iftm", "laplace sources", "lda", "bursty"])
+def test_ranks_of_true_proportions_are_uniform(name, numba) -> None:
+    """Simulation-based calibration: 3,000 documents of the model, 19 thinned draws of each."""
+    model = spread_(MODELS[name](make_corpus())).to(torch.float32)
+    corpus, latents = model.generate(np.random.default_rng(5).integers(2, 80, 3000), seed=11)
+    truth = model.theta(latents[model.prior.latent])
+    settings = HMCSettings(1, "prior", 8, seed=99)
+    chains = Chains(model, settings, corpus.batch(dtype=torch.float32), warmup_steps=100)
+    chains.advance(100)
+    rank = torch.zeros(truth.shape, dtype=torch.int64)
+    for _ in range(19):
+        chains.advance(8)
+        rank += model.theta(chains.latents[model.prior.latent])[0] < truth
+    values = [scipy.stats.chisquare(x.bincount(minlength=20)).pvalue for x in rank.T]
+    assert min(values) * len(values) > 1e-3

@@ -139,10 +139,11 @@ def test_gradients_by_torch_func(device) -> None:
 
 
 def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch) -> None:
-    """As in a sampler of documents' latent variables on a model whose topics are frozen."""
+    """As in a sampler of documents' latent variables on a model with topics as parameters."""
     weights, topics, counts = random_arrays()
     t, phi = tensors(device, torch.float64, weights, topics)
     t.requires_grad_()
+    phi.requires_grad_()
     batch = make_batch(counts, device)
     calls = []
     original = contraction.sum_over_docs
@@ -151,7 +152,6 @@ def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch)
     )
     (alone,) = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), t)
     assert not calls
-    phi.requires_grad_()
     both = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), (t, phi))
     assert len(calls) == 1
     torch.testing.assert_close(alone, both[0])

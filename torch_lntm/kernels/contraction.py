@@ -15,6 +15,7 @@ that a result is reproducible on its device.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -80,7 +81,20 @@ def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
     )
 
 
-class _Contraction(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """Autograd function whose signature is read once.
+
+    ``apply`` inspects the signature of ``forward`` at every call, which takes longer than the rest
+    of the call.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Store the signature of ``forward`` in an attribute; ``inspect`` reads it first."""
+        forward: Any = cls.forward
+        forward.__signature__ = inspect.signature(forward)
+
+
+class _Contraction(_Function):
     """Derivative of the trilinear form in the missing factor, passed as None.
 
     The result is linear in each of the two given factors, so its derivatives are contractions
@@ -113,39 +127,72 @@ class _Contraction(torch.autograd.Function):
             if i != ctx.absent and ctx.needs_input_grad[i]:
                 factors = list(ctx.saved_tensors)
                 factors[ctx.absent], factors[i] = grad, None
-                gradients[i] = _Contraction.apply(*factors, ctx.batch)
+                gradients[i] = _contract(*factors, ctx.batch)
         return tuple(gradients)
 
 
-class _FlooredProduct(torch.autograd.Function):
-    """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v everywhere.
+def _contract(*factors_and_batch: Any) -> Tensor:
+    """A contraction in a backward pass, recorded only if the backward pass is differentiated."""
+    record = torch.is_grad_enabled()
+    return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
 
-    Gradients therefore agree with expected counts, and an optimiser can raise a probability from
-    below the floor.
+
+class _WordsHandle(_Function):
+    """Placeholder ``(nnz,)`` that carries the derivative of the sampled product in the words.
+
+    The values are uninitialised. No operation reads them.
     """
 
     @staticmethod
-    def forward(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
-        return sampled_product(weights, words, batch).clamp_min_(floor)
+    def forward(words: Tensor, hidden: tuple[Tensor], batch: DocumentBatch) -> Tensor:
+        return words.new_empty(batch.nnz)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *factors, ctx.batch, _ = inputs
+        _, hidden, ctx.batch = inputs
+        ctx.save_for_backward(*hidden)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _contract(grad, *ctx.saved_tensors, None, ctx.batch), None, None
+
+
+class _FlooredProduct(_Function):
+    """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v everywhere.
+
+    Gradients therefore agree with expected counts, and an optimiser can raise a probability from
+    below the floor. ``words`` may be the handle of ``hidden`` words.
+    """
+
+    @staticmethod
+    def forward(
+        weights: Tensor,
+        words: Tensor,
+        hidden: tuple[Tensor] | None,
+        batch: DocumentBatch,
+        floor: float,
+    ) -> Tensor:
+        return sampled_product(weights, *(hidden or (words,)), batch).clamp_min_(floor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weights, words, hidden, ctx.batch, _ = inputs
+        ctx.by_handle = hidden is not None
+        factors = weights, *(hidden or (words,))
         ctx.save_for_backward(*factors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, words = ctx.saved_tensors
-        needs_weights, needs_words, *_ = ctx.needs_input_grad
-        return (
-            _Contraction.apply(grad, None, words, ctx.batch) if needs_weights else None,
-            _Contraction.apply(grad, weights, None, ctx.batch) if needs_words else None,
-            None,
-            None,
-        )
+        grad_weights = grad_words = None
+        if ctx.needs_input_grad[0]:
+            grad_weights = _contract(grad, None, words, ctx.batch)
+        if ctx.needs_input_grad[1]:
+            grad_words = grad if ctx.by_handle else _contract(grad, weights, None, ctx.batch)
+        return grad_weights, grad_words, None, None, None
 
 
-class _LogLikelihood(torch.autograd.Function):
+class _LogLikelihood(_Function):
     """Σ_v c_dv log s_dv of floored s; second derivatives treat s at the floor as a constant."""
 
     @staticmethod
@@ -174,8 +221,20 @@ class _LogLikelihood(torch.autograd.Function):
 def log_likelihood(
     weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, likelihood: CountLikelihood
 ) -> Tensor:
-    """Log likelihood ``(num_docs,)`` float64 at max(t_d·φ_v, floor), with all derivatives."""
-    s = _FlooredProduct.apply(weights, words, batch, floor)
+    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), with all derivatives.
+
+    Samplers of documents' latent variables leave out the gradient of the topics, which would double
+    the cost. A Python function receives no list of the required gradients, but autograd skips a
+    node if its inputs need no gradient. The derivative in the words therefore has a node of its
+    own. Transforms of ``torch.func`` must see every input; for them a single node has both
+    derivatives.
+    """
+    wrapped = any(torch.func.debug_unwrap(x) is not x for x in (weights, words))
+    if wrapped or not (weights.requires_grad and words.requires_grad):
+        s = _FlooredProduct.apply(weights, words, None, batch, floor)
+    else:
+        handle = _WordsHandle.apply(words, (weights,), batch)
+        s = _FlooredProduct.apply(weights, handle, (words,), batch, floor)
     if likelihood.independent:
         return _LogLikelihood.apply(s, batch, floor)
     return _log_likelihood_by_autograd(s, batch, floor, likelihood)
