@@ -88,7 +88,7 @@ MODELS: dict[str, Callable[[lntm.Corpus], lntm.models.TopicModel]] = {
     "levels": lambda c: lntm.models.stm(5, c, content="party", **F64),
     "moving words": lambda c: lntm.models.stm(5, c, "~ year", content="~ rw(year)", **F64),
     "far means": lambda _: lntm.models.ctm(
-        20, NUM_WORDS, loc=torch.linspace(-1e3, 1e3, 20, dtype=torch.float64), **F64
+        12, NUM_WORDS, loc=torch.linspace(-1e3, 1e3, 12, dtype=torch.float64), **F64
     ),
     "keywords": lambda c: lntm.models.ctm(5, c, keywords={"a": ["w3", "w4"], "b": ["w5"]}, **F64),
     "other words": lambda _: with_words(Squared()),
