@@ -15,9 +15,10 @@ from support.pairs import make_model as make_member
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import document_completion, log_likelihood, unigram_perplexity
+from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import EPGuide, FactorGuide, LaplaceGuide, TaylorGuide, make_guide
-from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models import TopicModel, ctm, lda
 
 NUM_WORDS = 30
 
@@ -218,3 +219,9 @@ def test_invalid_settings_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         document_completion(model, corpus, **{"theta": "mode", **settings})
+
+
+def test_modes_of_single_precision_are_those_of_double_precision() -> None:
+    corpus, model = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]), lda(2, 3, seed=0)
+    modes = [theta_modes(model, corpus.batch(dtype=x)) for x in (torch.float32, torch.float64)]
+    torch.testing.assert_close(modes[0], modes[1], rtol=0, atol=0)

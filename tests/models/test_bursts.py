@@ -388,12 +388,10 @@ def test_a_batch_is_solved_again_after_the_concentration_changes(device, monkeyp
 def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None:
     model = make("ctm", a=25.0)
     chain = JointChain(model, generated[:40], warmup_steps=1, seed=0)
-    batch = chain._batch
-    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(3), 40))
-    drawn = torch.stack(
-        [torch.bincount(chain._entries(theta), minlength=batch.nnz) for _ in range(400)]
-    ).double()
+    batch, rng = chain._batch.to(dtype=torch.float64), np.random.default_rng(0)
+    theta = torch.from_numpy(rng.dirichlet(np.ones(3), 40))
     q = (theta @ torch.from_numpy(TOPICS))[batch.row_index, batch.word_index]
+    drawn = torch.stack([chain.model.words.draw_tokens(q, batch, rng) for _ in range(400)]).double()
     rate = 25.0 * q
     expected = sum(
         torch.where(batch.counts > i, rate / (rate + i), 0.0)

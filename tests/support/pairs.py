@@ -113,5 +113,6 @@ def sampled_statistics(
     batch = model.check_batch(batch)
     target = SimpleNamespace(batch=batch, rows=batch.repeat)
     state = SimpleNamespace(log_likelihood=values)
-    chains: Any = SimpleNamespace(target=target, latents=latents, logits=logits, state=state)
-    return chain_statistics(model, chains, used)
+    draws: Any = SimpleNamespace(latents=latents, logits=logits, state=state, counts=None)
+    draws.target = target
+    return chain_statistics(model, draws, used)

@@ -40,7 +40,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     """
     if model.prior.space_type.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        batch = model.topics.assign_levels(batch)
+        batch = model.topics.assign_levels(batch).to(dtype=torch.float64)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
     guide = make_guide(guides_suited(model).mode, model, **SOLVER)
