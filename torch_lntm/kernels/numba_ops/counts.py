@@ -10,6 +10,13 @@ from torch_lntm.kernels.numba_ops.blocks import words_log_likelihood
 from torch_lntm.kernels.numba_ops.vectors import inlined, inlined_in_any_order, kernel
 
 
+@inlined
+def _add_rows(g, p0, p1, p2, p3, r0, r1, r2, r3):
+    """Add r · p to g, in one order wherever the arrays lie in memory."""
+    for k in range(len(g)):
+        g[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+
+
 @inlined_in_any_order
 def _count_topics(words, index, counts, floor, t, s, g):
     """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, four words at a time."""
@@ -31,8 +38,7 @@ def _count_topics(words, index, counts, floor, t, s, g):
         s[i], s[i1], s[i2], s[i3] = s0, s1, s2, s3
         r0, r1 = counts[i] / s0, counts[i1] / s1 if i1 > i else zero
         r2, r3 = counts[i2] / s2 if i2 > i1 else zero, counts[i3] / s3 if i3 > i2 else zero
-        for k in range(len(g)):
-            g[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
+        _add_rows(g, p0, p1, p2, p3, r0, r1, r2, r3)
     for k in range(len(g)):
         g[k] *= t[k]
 
