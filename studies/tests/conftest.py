@@ -12,14 +12,24 @@ import torch
 from tests.conftest import (
     fused,
     lee,
+    numba,
     pytest_collection_modifyitems,
     shared_data,
     shared_state,
+    triton,
 )
 from tests.support.corpora import save_counts
 from torch_lntm.corpus import Corpus, synthetic_topics
 
-__all__ = ["fused", "lee", "pytest_collection_modifyitems", "shared_data", "shared_state"]
+__all__ = [
+    "fused",
+    "lee",
+    "numba",
+    "pytest_collection_modifyitems",
+    "shared_data",
+    "shared_state",
+    "triton",
+]
 
 
 @pytest.fixture

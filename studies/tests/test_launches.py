@@ -92,8 +92,8 @@ def test_launches_and_waits_do_not_increase(name: str, parts: Parts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
-def test_launches_by_fused_kernels_do_not_increase(name: str, fused: torch.device) -> None:
-    if fused.type != "cpu":
+def test_launches_by_fused_kernels_do_not_increase(name: str, triton: torch.device) -> None:
+    if triton.type != "cpu":
         pytest.skip("needs Triton's interpreter, which counts on the pretend device, without a GPU")
     launches, waits = FUSED[name]
     with CountingDevice() as device:

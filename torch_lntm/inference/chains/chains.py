@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,7 @@ class Chains:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
         self._latents: dict[str, Tensor] | None = None
+        self._drawn: list[hmc.Randomness] = []
         self.counts: tuple[Tensor, ...] | None = None
         # Checking makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
@@ -234,7 +235,7 @@ class Chains:
         return self.target.space.logits(self.state.position)
 
     def advance(
-        self, number: int = 1, with_counts: bool = False
+        self, number: int = 1, with_counts: bool = False, later: int = 0
     ) -> list[tuple[hmc.HMCInfo, Tensor]]:
         """Make some transitions, and adapt the step sizes during warm-up.
 
@@ -244,13 +245,15 @@ class Chains:
             number: Number of transitions. Defaults to 1.
             with_counts: Whether compiled kernels also make :attr:`counts`, while the documents'
                 words are in the cache.
+            later: Number of transitions that will follow, whose random numbers PyTorch draws too,
+                because a larger draw takes hardly longer.
 
         Returns:
             Outcome of each transition, and the step sizes after it.
         """
         self._latents = self.counts = None
         if not (number and hmc.is_compiled(self.target)):
-            return [self._step(drawn) for drawn in self._draw(number)]
+            return [self._step(self._draw(number - i + later)) for i in range(number)]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
         if state is None:
@@ -282,13 +285,14 @@ class Chains:
         self.step_size = step_sizes[-1]
         return list(zip(outcomes, step_sizes, strict=True))
 
-    def _draw(self, number: int) -> Iterator[hmc.Randomness]:
-        """Random numbers of the next transitions, drawn for several of them at once."""
-        ahead = max(1, DRAWN_AHEAD // max(1, self._position.numel()))
-        numbers = torch.arange(number, device=self._keys.device) + self.num_transitions
-        for part in numbers.split(ahead):
-            drawn = hmc.draw(noise.fold_in(self._keys, part[:, None, None]), self.target)
-            yield from map(hmc.Randomness, *(x.unbind() for x in drawn))
+    def _draw(self, number: int) -> hmc.Randomness:
+        """Random numbers of the next transition, drawn at once for up to ``number`` of them."""
+        if not self._drawn:
+            ahead = min(number, max(1, DRAWN_AHEAD // max(1, self._position.numel())))
+            numbers = torch.arange(ahead, device=self._keys.device) + self.num_transitions
+            drawn = hmc.draw(noise.fold_in(self._keys, numbers[:, None, None]), self.target)
+            self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
+        return self._drawn.pop(0)
 
     def _step(self, drawn: hmc.Randomness) -> tuple[hmc.HMCInfo, Tensor]:
         """One transition by PyTorch's operations."""

@@ -184,7 +184,7 @@ class DocumentHMC(MCMCKernel):
             try:
                 for count in range(-warmup_steps, num_draws):
                     bar.set_description("warm-up" if count < 0 else "sampling", refresh=False)
-                    chains.advance()
+                    chains.advance(later=num_draws - count - 1)
                     if count >= 0:
                         for site, value in chains.latents.items():
                             store[site][:, count] = value
