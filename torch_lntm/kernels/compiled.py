@@ -249,7 +249,7 @@ def visit(
     settings: tuple[Any, ...],
     number: int,
     bursts: tuple[float, Tensor] | None,
-    temperature: Tensor,
+    temperature: float,
     factor: Tensor | None,
     with_counts: bool,
 ) -> tuple[tuple[Tensor, ...], ...]:
@@ -267,7 +267,7 @@ def visit(
         number: Number of transitions.
         bursts: Concentration and length terms ``(num_docs,)`` of a Dirichlet-multinomial
             likelihood. None for independent draws.
-        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures.
+        temperature: Inverse temperature of the likelihood.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
         with_counts: Whether to make the last tensors of the results. They are empty otherwise.
 
@@ -304,7 +304,7 @@ def visit(
         _chart(*form),
         ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
         _randomness(drawn, rows, state[0].dtype),
-        _array(temperature).reshape(rows),
+        float(temperature),
         _array(metric if metric.dim() == 3 else metric[None]),
         ops.Adaptation(*sizes),
         settings,

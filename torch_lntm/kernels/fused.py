@@ -325,7 +325,7 @@ def visit(
     batch: DocumentBatch,
     floor: float,
     bursts: tuple[float, Tensor] | None,
-    temperature: Tensor,
+    temperature: float,
     factor: Tensor | None,
     with_counts: bool = False,
 ) -> tuple[tuple[Tensor, ...], ...]:
@@ -345,7 +345,7 @@ def visit(
         floor: Least probability of a word.
         bursts: Concentration and length terms of a Dirichlet-multinomial likelihood. None for
             independent draws.
-        temperature: ``(num_chains, num_docs)`` float64 inverse temperatures of the likelihood.
+        temperature: Inverse temperature of the likelihood.
         factor: As for :class:`~torch_lntm.latents.metrics.Metric`.
         with_counts: Whether :func:`word_counts` is called at the new state.
 
@@ -359,8 +359,7 @@ def visit(
 
     _require_shapes(batch, words, state[0], form[1].shape[1])
     _require_space(state[0], form, factor)
-    others = *state[:0:-1], *adaptation, temperature
-    _require_axes(state[0], others, drawn, number)
+    _require_axes(state[0], (*state[:0:-1], *adaptation), drawn, number)
     rows = batch.row_offsets, batch.word_index, batch.counts, batch.lengths
     documents = *rows, words, floor
     options = bursts, temperature, factor, with_counts

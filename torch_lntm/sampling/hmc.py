@@ -209,7 +209,6 @@ def compiled_steps(
     with_counts: bool = False,
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Some transitions of a target that :func:`is_compiled`; see :func:`fused.visit`."""
-    temperature = torch.as_tensor(inverse_temperature, dtype=torch.float64)
     assert target.form is not None
     return fused.visit(
         state,
@@ -222,7 +221,7 @@ def compiled_steps(
         target.batch,
         probability_floor(target.topics.dtype),
         target.bursts,
-        temperature.expand_as(state.log_prior),
+        inverse_temperature,
         metric.factor,
         with_counts,
     )

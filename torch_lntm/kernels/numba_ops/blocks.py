@@ -93,7 +93,6 @@ class Block(NamedTuple):
         bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
         draws: ``(dim,)`` float64 normal numbers.
         epsilon: ``(rows,)`` step sizes, in the type of z.
-        weight: ``(rows,)`` inverse temperatures, in the type of z.
         value: ``(rows,)`` float64 log likelihood at the proposals.
         kinetic: ``(rows,)`` float64 |r|² at the start.
         chance: ``(rows,)`` float64 uniform numbers for the acceptance.
@@ -120,7 +119,6 @@ class Block(NamedTuple):
     bend: Array
     draws: Array
     epsilon: Array
-    weight: Array
     value: Array
     kinetic: Array
     chance: Array
@@ -156,7 +154,6 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         bend=zeros(depth),
         draws=zeros(dim, dtype=np.float64),
         epsilon=zeros(rows),
-        weight=zeros(rows),
         value=zeros(rows, dtype=np.float64),
         kinetic=zeros(rows, dtype=np.float64),
         chance=zeros(rows, dtype=np.float64),
@@ -204,6 +201,16 @@ def divide(row_offsets, num_chains, most_words, offsets):
 
 
 @inlined
+def pad_words(block, at):
+    """Write words of zeros from a place on, and return their end, a multiple of ``WIDTH``."""
+    while at % WIDTH:
+        block.words[at, :] = 0
+        block.counts[at] = 0
+        at += 1
+    return at
+
+
+@inlined
 def fill(block, documents, num_chains, loc, first, end):
     """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
     num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
@@ -218,11 +225,7 @@ def fill(block, documents, num_chains, loc, first, end):
                     target[k] = source[k]
                 block.counts[at] = documents.counts[entry]
                 at += 1
-            while at % WIDTH:
-                block.words[at, :] = 0
-                block.counts[at] = 0
-                at += 1
-            last = doc
+            at, last = pad_words(block, at), doc
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc

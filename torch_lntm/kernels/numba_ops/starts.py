@@ -9,10 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_lntm.kernels.numba_ops.blocks import padded, words_log_likelihood, words_pass
+from torch_lntm.kernels.numba_ops.blocks import (
+    pad_words,
+    padded,
+    words_log_likelihood,
+    words_pass,
+)
 from torch_lntm.kernels.numba_ops.counts import word_sums
 from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
     inlined,
     inlined_in_any_order,
     kernel,
@@ -142,11 +146,7 @@ def _copy_document(pad, running, step, doc):
         _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
         pad.counts[at] = step.counts[entry]
         at += 1
-    while at % WIDTH:
-        pad.words[at, :] = 0
-        pad.counts[at] = 0
-        at += 1
-    return at
+    return pad_words(pad, at)
 
 
 @inlined_in_any_order

@@ -148,34 +148,23 @@ def fma(typing, x, y, z):
     return x(x, y, z), code
 
 
-@intrinsic
-def plus(typing, x, y):
-    """Lanes x + y."""
+def _operation(name, docs):
+    """Intrinsic of two vectors by LLVM's instruction of a name."""
 
-    def code(context, builder, signature, args):
-        return builder.fadd(*args)
+    @intrinsic
+    def operation(typing, x, y):
+        def code(context, builder, signature, args):
+            return getattr(builder, name)(*args)
 
-    return x(x, y), code
+        return x(x, y), code
 
-
-@intrinsic
-def times(typing, x, y):
-    """Lanes xy."""
-
-    def code(context, builder, signature, args):
-        return builder.fmul(*args)
-
-    return x(x, y), code
+    operation.__doc__ = docs
+    return operation
 
 
-@intrinsic
-def over(typing, x, y):
-    """Lanes x / y."""
-
-    def code(context, builder, signature, args):
-        return builder.fdiv(*args)
-
-    return x(x, y), code
+plus = _operation("fadd", "Lanes x + y.")
+times = _operation("fmul", "Lanes xy.")
+over = _operation("fdiv", "Lanes x / y.")
 
 
 @intrinsic

@@ -339,11 +339,10 @@ def _read(numbers, row, into, i):
 
 
 @inlined
-def _start(block, state, temperature, num_rows):
+def _start(block, state, num_rows):
     """Read the state of the chains of a block."""
     for i in range(num_rows):
         row = block.row[i]
-        block.weight[i] = temperature[row]
         block.prior[i], block.likelihood[i] = state.log_prior[row], state.log_likelihood[row]
         _read(state.position, row, block.position, i)
         _read(state.gradient, row, block.gradient, i)
@@ -398,11 +397,11 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
 
 
 @inlined_in_any_order
-def _kick_and_drift_by(metric, block, i, kick, drift):
+def _kick_and_drift_by(metric, block, i, weight, kick, drift):
     """As :func:`_kick_and_drift`, with a metric W ``(dim, dim)``: r + Wᵀ(…) and z + W r."""
     z, r, g, h = block.z[i], block.r[i], block.g[i], block.h[i]
     for j in range(len(metric)):
-        row, pull = metric[j], kick * (block.weight[i] * g[j] + h[j])
+        row, pull = metric[j], kick * (weight * g[j] + h[j])
         for k in range(len(row)):
             r[k] += pull * row[k]
     for j in range(len(metric)):
@@ -413,16 +412,19 @@ def _kick_and_drift_by(metric, block, i, kick, drift):
 
 
 @inlined
-def _kick_and_drift(block, factor, num_docs, i, kick, drift):
-    """Add kick ε × the gradient of the log density to r, and then drift ε r to z."""
+def _kick_and_drift(block, factor, num_docs, i, weight, kick, drift):
+    """Add kick ε × the gradient of the log density to r, and then drift ε r to z.
+
+    The weight is the inverse temperature of the likelihood.
+    """
     kick, drift = kick * block.epsilon[i], drift * block.epsilon[i]
     if factor.shape[1]:
         metric = factor[0 if len(factor) == 1 else block.row[i] % num_docs]
-        _kick_and_drift_by(metric, block, i, kick, drift)
+        _kick_and_drift_by(metric, block, i, weight, kick, drift)
         return
-    weight, kicks, drifts = lanes_of(block.weight[i]), lanes_of(kick), lanes_of(drift)
+    weights, kicks, drifts = lanes_of(weight), lanes_of(kick), lanes_of(drift)
     for k in range(0, block.z.shape[1], WIDTH):
-        g = fma(weight, load(block.g, (i, k)), load(block.h, (i, k)))
+        g = fma(weights, load(block.g, (i, k)), load(block.h, (i, k)))
         r = fma(kicks, g, load(block.r, (i, k)))
         store(block.r, (i, k), r)
         store(block.z, (i, k), fma(drifts, r, load(block.z, (i, k))))
@@ -451,10 +453,10 @@ def _adapt(adaptation, settings, row, number, acceptance):
 
 
 @inlined
-def _judge(block, prior, settings, outcome, weight, number, i):
+def _judge(block, prior, settings, outcome, temperature, number, i):
     """Acceptance probability of a row's proposal, and whether it is accepted."""
-    start = -block.prior[i] - weight * block.likelihood[i] + 0.5 * block.kinetic[i]
-    error = (-prior - weight * block.value[i] + 0.5 * square_norm(block.r, i)) - start
+    start = -block.prior[i] - temperature * block.likelihood[i] + 0.5 * block.kinetic[i]
+    error = (-prior - temperature * block.value[i] + 0.5 * square_norm(block.r, i)) - start
     # Written so that a NaN counts as divergent.
     valid = error > -math.inf and error <= settings.max_error
     acceptance = math.exp(min(-error, 0.0)) if valid else 0.0
@@ -466,18 +468,11 @@ def _judge(block, prior, settings, outcome, weight, number, i):
 
 
 @inlined
-def _begin(block, chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves):
-    """Start proposals at the chains' states, with the first half of a step if they move."""
-    for i in range(num_rows):
-        for k in range(0, block.z.shape[1], WIDTH):
-            store(block.z, (i, k), load(block.position, (i, k)))
-            store(block.g, (i, k), load(block.gradient, (i, k)))
-        if moves:
-            step_size = adaptation.step_size[block.row[i]]
-            block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
-            _prior_gradient(chart, block, i)
-            cast = block.z.dtype.type
-            _kick_and_drift(block, factor, num_docs, i, cast(0.5), cast(1))
+def _propose(block, chart, drawn, adaptation, settings, number, i):
+    """Draw the momentum and step size of a row's transition, and the gradient of its prior."""
+    step_size = adaptation.step_size[block.row[i]]
+    block.chance[i] = _draw(block, drawn, settings, step_size, chart.dim, number, i)
+    _prior_gradient(chart, block, i)
 
 
 @kernel
@@ -505,7 +500,7 @@ def visit(
         chart: :class:`Map` from z to the logits.
         state: :class:`State`, overwritten.
         drawn: :class:`Randomness`.
-        temperature: ``(num_rows,)`` float64 inverse temperatures of the likelihood.
+        temperature: Inverse temperature of the likelihood.
         factor: ``(num_docs, dim, dim)`` W of the chains' metric, or ``(1, dim, dim)`` for all
             documents; ``(1, 0, 0)`` for W = I.
         adaptation: :class:`Adaptation`, overwritten.
@@ -517,18 +512,24 @@ def visit(
         end: End of the blocks.
     """
     num_docs, cast = len(documents.lengths), block.z.dtype.type
+    weight = cast(temperature)
     num_chains = len(state.log_prior) // max(1, num_docs)
     num_transitions, num_counts = outcome.acceptance.shape[0], min(1, len(counts.theta))
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
-        _start(block, state, temperature, num_rows)
+        _start(block, state, num_rows)
         # Transition −1 only evaluates the states, and the last one writes their counts. The code of
         # all functions is copied to where they are called, so the evaluation stands here once.
         for number in range(-1 if settings.evaluate else 0, num_transitions + num_counts):
             moves = number >= 0 and number < num_transitions
-            args = chart, drawn, factor, num_docs, adaptation, settings, number, num_rows, moves
-            _begin(block, *args)
+            for i in range(num_rows):
+                for k in range(0, block.z.shape[1], WIDTH):
+                    store(block.z, (i, k), load(block.position, (i, k)))
+                    store(block.g, (i, k), load(block.gradient, (i, k)))
+                if moves:
+                    _propose(block, chart, drawn, adaptation, settings, number, i)
+                    _kick_and_drift(block, factor, num_docs, i, weight, cast(0.5), cast(1))
             num_steps = settings.num_steps if moves else 1
             for step in range(num_steps):
                 last = step == num_steps - 1
@@ -536,13 +537,14 @@ def visit(
                 _evaluate(block, documents, chart, num_rows, last, counts, with_counts)
                 kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
                 for i in range(num_rows if moves else 0):
-                    _kick_and_drift(block, factor, num_docs, i, kick, drift)
+                    _kick_and_drift(block, factor, num_docs, i, weight, kick, drift)
             for i in range(num_rows):
                 row, prior = block.row[i], _log_prior(chart, block.z, i)
                 accepted = number < 0
                 if moves:
-                    weight = temperature[row]
-                    chance, accepted = _judge(block, prior, settings, outcome, weight, number, i)
+                    chance, accepted = _judge(
+                        block, prior, settings, outcome, temperature, number, i
+                    )
                     step_size = _adapt(adaptation, settings, row, number, chance)
                     outcome.step_size[number, row] = step_size
                 if accepted:
