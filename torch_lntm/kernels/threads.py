@@ -24,10 +24,10 @@ from functools import cache
 from typing import Any
 
 import joblib
-import numpy as np
 import torch
 
-#: Pieces of work for each thread. More pieces divide the work more evenly, and each takes 30 µs.
+#: Smallest pieces of work for each thread. Large pieces come first, because each takes 10 µs more,
+#: and small ones last, so that threads end together.
 PIECES = 8
 #: Least effort for each thread, in multiplications. A smaller share takes less time than waking it.
 LEAST_EFFORT = 2**19
@@ -120,9 +120,12 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
     if not size:
         return
     number = min(num_threads(), size, 1 + int(effort / LEAST_EFFORT))
-    least = PIECES * number if number > 1 else 1
-    num_pieces = min(size, max(least, math.ceil(effort / MOST_EFFORT)))
-    bounds = np.linspace(0, size, num_pieces + 1).astype(int).tolist()
+    most = max(1, int(size * min(1.0, MOST_EFFORT / max(1.0, effort))))
+    least = math.ceil(size / (PIECES * number)) if number > 1 else size
+    bounds = [0]
+    while bounds[-1] < size:
+        piece = max(least, (size - bounds[-1]) // (2 * number))
+        bounds.append(min(size, bounds[-1] + min(piece, most)))
     pieces = list(zip(bounds[-2::-1], bounds[:0:-1], strict=True))
 
     def run() -> None:
