@@ -19,13 +19,15 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import joblib
 import torch
 
+T = TypeVar("T")
 #: Smallest pieces of work for each thread. Large pieces come first, because each takes 10 µs more,
 #: and small ones last, so that threads end together.
 PIECES = 8
@@ -42,6 +44,8 @@ _number = 1
 _chosen: int | None = None
 #: Code of the functions given to :func:`share` whose kernels have been called.
 _called: set[Any] = set()
+#: What a helper of the next kernel does first.
+_later: list[Callable[[], Any]] = []
 
 
 def set_threads(number: int | None) -> None:
@@ -144,7 +148,8 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
                 # A first call may compile for seconds, which Ctrl-C ends in the main thread only.
                 work(0, 0)
                 _called.add(code)
-            helpers = _start(run, number - 1)
+            task = _later.pop() if _later else run
+            helpers = _start(lambda: (task(), run()), 1) + _start(run, number - 2)
         run()
     finally:
         pieces.clear()
@@ -152,6 +157,33 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
             # Threads that are busy with another caller's work have nothing left to do here.
             if not helper.cancel():
                 helper.result()
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by a helper of a kernel that works on the item before it.
+
+    Without kernels of several threads, they are made when they are needed.
+
+    Args:
+        items: The items. Different threads ask for them, one after another.
+    """
+    made: list[T] = []
+    lock = threading.Lock()
+
+    def make() -> None:
+        with lock:
+            made.extend(islice(items, 1 - len(made)))
+
+    while True:
+        make()
+        if not made:
+            return
+        _later.append(make)
+        try:
+            yield made.pop()
+        finally:
+            with suppress(ValueError):  # a kernel has begun with it
+                _later.remove(make)
 
 
 def _start(run: Callable[[], None], number: int) -> list[Future[None]]:
@@ -179,6 +211,7 @@ def _forget() -> None:
     global _chosen, _entry, _number
     _chosen, _entry, _number = None, threading.Lock(), 1
     _users.clear()
+    _later.clear()
     _pool.cache_clear()
     _cores.cache_clear()
     torch.set_num_threads(1)

@@ -133,7 +133,8 @@ class Chains:
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
-            position = self._locate(initial, noise.fold_in(start_keys, visit))
+            initial = initial if progress else self._checked(initial, keys.shape)
+            position = self.target.locate(initial, noise.fold_in(start_keys, visit))
         self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
         self._latents: dict[str, Tensor] | None = None
         self._drawn: list[hmc.Randomness] = []
@@ -179,8 +180,8 @@ class Chains:
         model.check_parameters()
         return make_guide(name, model).posterior(self.target.batch, means).metric()
 
-    def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
-        """Coordinates z of latent variables, after a check of their names and shapes."""
+    def _checked(self, latents: Mapping[str, Tensor], rows: torch.Size) -> dict[str, Tensor]:
+        """Latent variables in the type of the space, after a check of their names and shapes."""
         space = self.target.space
         template = space.latents(self.target.topics.new_zeros(1, 1, space.dim))
         if set(latents) != set(template):
@@ -191,16 +192,16 @@ class Chains:
         values = {}
         for site, expected in template.items():
             value = torch.as_tensor(latents[site]).to(expected)
-            if len(keys) == 1 and value.dim() == 2:
+            if rows[0] == 1 and value.dim() == 2:
                 value = value[None]
-            shape = (*keys.shape, expected.shape[-1])
+            shape = (*rows, expected.shape[-1])
             if value.shape != shape:
                 raise ConfigError(
                     f"initial {site} of shape {tuple(torch.as_tensor(latents[site]).shape)}; "
                     f"expected {shape}"
                 )
             values[site] = value
-        return space.locate(values, keys).to(self.target.topics.dtype)
+        return values
 
     def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
         """Check the initial latent variables themselves, because some maps to z hide a NaN."""
@@ -232,7 +233,7 @@ class Chains:
     @property
     def logits(self) -> Tensor:
         """Logits of theta at the chains' positions ``(num_chains, num_docs, num_topics)``."""
-        return self.target.space.logits(self.state.position)
+        return self.target.space.logits_at(self.state.position, self.latents)
 
     def advance(
         self, number: int = 1, with_counts: bool = False, later: int = 0
@@ -274,10 +275,10 @@ class Chains:
         )
         self._state = hmc.HMCState(*new)
         self.counts = counts if with_counts else None
+        self._count(hmc.HMCInfo(*outcome[:4]))
         *info, step_sizes = (x.unbind() for x in outcome)
         outcomes = list(map(hmc.HMCInfo, *info))
-        for one in outcomes:
-            self._count(one)
+        self.last = outcomes[-1]
         if adaptation is not None:
             last = max(adaptation.num_updates, min(self.num_transitions, self.warmup_steps))
             _, log_step_size, log_average, shortfall, centre = sizes
@@ -306,7 +307,8 @@ class Chains:
             settings.num_steps,
             jitter=settings.jitter,
         )
-        self._count(info)
+        self._count(hmc.HMCInfo(*(x[None] for x in info)))
+        self.last = info
         if self.num_transitions <= self.warmup_steps and self._adaptation is not None:
             self._adaptation = self._adaptation.update(
                 info.acceptance, settings.target_accept, self._longest_step
@@ -315,13 +317,13 @@ class Chains:
         return info, self.step_size
 
     def _count(self, info: hmc.HMCInfo) -> None:
-        """Count another transition."""
-        self.num_transitions += 1
-        self.last = info
-        if self.num_transitions > self.warmup_steps:
-            self._acceptance = self._acceptance + info.acceptance
-            self.divergences = self.divergences + info.divergent
-            self.moved = self.moved | info.accepted
+        """Count transitions, whose outcomes have an axis for them."""
+        first = max(0, self.warmup_steps - self.num_transitions)
+        self.num_transitions += len(info.accepted)
+        if self.num_draws:
+            self._acceptance = self._acceptance + info.acceptance[first:].sum(0)
+            self.divergences = self.divergences + info.divergent[first:].sum(0)
+            self.moved = self.moved | info.accepted[first:].any(0)
 
     def _adapted(self, adaptation: DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps

@@ -58,23 +58,25 @@ class EpochStats:
         self._num_batches = num_batches
         self._values: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, info: HMCInfo, step_size: Tensor, share: float) -> Tensor:
-        """Add a transition of a batch.
+    def add(self, transitions: list[tuple[HMCInfo, Tensor]], share: float) -> Tensor:
+        """Add the transitions of a batch.
 
         Args:
-            info: Outcome of the transition for this process's documents of a mini-batch.
-            step_size: ``(num_chains, num_docs)`` step sizes after the transition.
+            transitions: Outcomes for this process's documents of a mini-batch, and the step sizes
+                after them, as :meth:`Chains.advance` returns them.
             share: Share of this process in the mini-batch's documents.
 
         Returns:
-            ``(num_chains, num_docs)`` bool: the transition moved the chain.
+            ``(num_chains, num_docs)`` bool: a transition moved the chain.
         """
-        means = {"acceptance": info.acceptance.mean(), "step_size": step_size.mean()}
-        for name, mean in means.items():
+        infos, step_sizes = zip(*transitions, strict=True)
+        means = {"acceptance": [x.acceptance for x in infos], "step_size": step_sizes}
+        for name, values in means.items():
+            mean = torch.stack(values).mean()
             # A share of 1 skips the multiplication, which is a launch on a GPU.
             self._values[name].append(mean if share == 1.0 else share * mean)
-        self._values["divergences"].append(info.divergent.sum())
-        return info.accepted
+        self._values["divergences"].append(torch.stack([x.divergent for x in infos]).sum())
+        return torch.stack([x.accepted for x in infos]).any(0)
 
     def add_draws(self, chains: Chains) -> None:
         """Add the chains' draws at the end of a visit."""

@@ -48,6 +48,7 @@ from torch_lntm.inference.em.schedule import (
 from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.kernels import fused
+from torch_lntm.kernels.threads import ahead
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
@@ -355,7 +356,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         the chains move for an entire epoch before the first M-step.
         """
         processes, seed, epoch = self.processes, self.settings.seed, self.state.step
-        visits = self.shard.mini_batches(seed, epoch, self.num_batches)
+        visits = ahead(map(self._prepared, self.shard.mini_batches(seed, epoch, self.num_batches)))
         if epoch == 0:
             moves = (self._visit(*visit, stats, bar) for visit in visits)
             yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
@@ -363,6 +364,16 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         for batch, num_docs in visits:
             make = partial(self._visit, batch, num_docs, stats, bar)
             yield processes.add_up(make, self.model.dtype)
+
+    def _prepared(
+        self, visit: tuple[DocumentBatch | None, int]
+    ) -> tuple[DocumentBatch | None, int]:
+        """A mini-batch with all that compiled kernels need of it, and its number of documents."""
+        batch, num_docs = visit
+        if batch is not None and fused.is_compiled(batch.counts):
+            batch = self.model.check_batch(batch)
+            batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
+        return batch, num_docs
 
     def _visit(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm
@@ -383,11 +394,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)
-        moved = torch.zeros_like(chains.moved)
+        transitions = chains.advance(self.settings.num_transitions, with_counts=True)
+        moved = stats.add(transitions, batch.num_docs / num_docs)
         if self.state.step:
-            moved = self._read("moved", batch)[""]
-        for info, step_size in chains.advance(self.settings.num_transitions, with_counts=True):
-            moved = moved | stats.add(info, step_size, batch.num_docs / num_docs)
+            moved = moved | self._read("moved", batch)[""]
         stats.add_draws(chains)
         adaptation = chains.progress._asdict()
         del adaptation["num_updates"]
