@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -132,7 +132,9 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
         bounds.append(min(size, bounds[-1] + min(piece, most)))
     pieces = list(zip(bounds[-2::-1], bounds[:0:-1], strict=True))
 
-    def run() -> None:
+    def run(task: Callable[[], Any] | None = None) -> None:
+        if task is not None:
+            task()
         while pieces:
             try:
                 piece = pieces.pop()
@@ -148,8 +150,8 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
                 # A first call may compile for seconds, which Ctrl-C ends in the main thread only.
                 work(0, 0)
                 _called.add(code)
-            task = _later.pop() if _later else run
-            helpers = _start(lambda: (task(), run()), 1) + _start(run, number - 2)
+            task = _later.pop() if _later else None
+            helpers = _start(partial(run, task), 1) + _start(run, number - 2)
         run()
     finally:
         pieces.clear()

@@ -70,7 +70,7 @@ class EpochStats:
             ``(num_chains, num_docs)`` bool: a transition moved the chain.
         """
         infos, step_sizes = zip(*transitions, strict=True)
-        means = {"acceptance": [x.acceptance for x in infos], "step_size": step_sizes}
+        means = {"acceptance": [x.acceptance for x in infos], "step_size": [*step_sizes]}
         for name, values in means.items():
             mean = torch.stack(values).mean()
             # A share of 1 skips the multiplication, which is a launch on a GPU.
