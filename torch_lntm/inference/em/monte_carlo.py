@@ -355,25 +355,17 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
-        processes, seed, epoch = self.processes, self.settings.seed, self.state.step
-        visits = ahead(map(self._prepared, self.shard.mini_batches(seed, epoch, self.num_batches)))
-        if epoch == 0:
-            moves = (self._visit(*visit, stats, bar) for visit in visits)
-            yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
+        processes, model, seed = self.processes, self.model, self.settings.seed
+        batches = self.shard.mini_batches(seed, self.state.step, self.num_batches)
+        visits = ahead(
+            (b and fused.prepared(model.check_batch(b)), number) for b, number in batches
+        )
+        makers = (partial(self._visit, *visit, stats, bar) for visit in visits)
+        if self.state.step == 0:
+            yield processes.add_up(lambda: sum_statistics(x() for x in makers), torch.float64)
             return
-        for batch, num_docs in visits:
-            make = partial(self._visit, batch, num_docs, stats, bar)
-            yield processes.add_up(make, self.model.dtype)
-
-    def _prepared(
-        self, visit: tuple[DocumentBatch | None, int]
-    ) -> tuple[DocumentBatch | None, int]:
-        """A mini-batch with all that compiled kernels need of it, and its number of documents."""
-        batch, num_docs = visit
-        if batch is not None and fused.is_compiled(batch.counts):
-            batch = self.model.check_batch(batch)
-            batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
-        return batch, num_docs
+        for make in makers:
+            yield processes.add_up(make, model.dtype)
 
     def _visit(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm
@@ -394,11 +386,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)
-        transitions = chains.advance(self.settings.num_transitions, with_counts=True)
-        moved = stats.add(transitions, batch.num_docs / num_docs)
+        outcome = chains.advance(self.settings.num_transitions, with_counts=True)
+        moved = stats.add(chains, *outcome, batch.num_docs / num_docs)
         if self.state.step:
             moved = moved | self._read("moved", batch)[""]
-        stats.add_draws(chains)
         adaptation = chains.progress._asdict()
         del adaptation["num_updates"]
         tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
