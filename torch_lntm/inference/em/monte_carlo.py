@@ -321,6 +321,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         state, stats = self.state, EpochStats(self.num_batches)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
+        # Once an epoch, because mini-batches use the memory of the last one again.
+        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         with self.model.topics.updated_often(), self.model.prior.following(self._length):
             for new in self._sums(stats, bar):
                 objective += new.objective
@@ -382,7 +384,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             The statistics at the last draws. ``None`` without documents.
         """
         self.processes.poll()
-        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_lntm.kernels.numba_ops.blocks import (
+    aligned_zeros,
     pad_words,
     padded,
     words_log_likelihood,
@@ -114,8 +115,8 @@ class Pad(NamedTuple):
 def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
     width, height = padded(num_topics + 1), padded(longest)
-    shapes = (height, width), height, height, height, (1, width), (1, width)
-    return Pad(*(np.zeros(shape, dtype) for shape in shapes), math.inf, floor)
+    shapes = (height, width), (height,), (height,), (height,), (1, width), (1, width)
+    return Pad(*(aligned_zeros(shape, dtype) for shape in shapes), math.inf, floor)
 
 
 @inlined
