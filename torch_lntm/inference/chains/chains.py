@@ -256,10 +256,9 @@ class Chains:
         self._latents = self.counts = None
         if not hmc.is_compiled(self.target):
             steps = [self._step(self._draw(number - i + later)) for i in range(number)]
-            outcome = [x[None] for x in steps[0]]  # a stack of one is a launch on a GPU
-            if number > 1:
-                outcome = list(map(torch.stack, zip(*steps, strict=True)))
-            return hmc.HMCInfo(*outcome[:4]), outcome[4]
+            # A stack of one would be a launch on a GPU.
+            made = [torch.stack(x) if number > 1 else x[0][None] for x in zip(*steps, strict=True)]
+            return hmc.HMCInfo(*made[:4]), made[4]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
         if state is None:
