@@ -13,11 +13,13 @@ from torch_lntm.corpus.examples import (
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.splits import WordHoldOut
+from torch_lntm.corpus.vectors import WordVectors
 
 __all__ = [
     "Corpus",
     "DocumentBatch",
     "WordHoldOut",
+    "WordVectors",
     "example_corpus",
     "lee_corpus",
     "read_corpus",

@@ -43,6 +43,8 @@ from torch_lntm.models.registry import record_settings
 
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
+#: Approximate number of tokens of the documents from which topics learn their prior.
+LEARNING_TOKENS = 20_000
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit, and ends the fit by returning True.
 Callback = Callable[[dict[str, Any]], Any]
@@ -129,6 +131,24 @@ class ResumableFit(ABC, Generic[R]):
                 centre = model.prior.space(batch).centre
                 means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
         return means
+
+    def learn(self, latent: str) -> None:
+        """Let the topics learn their prior, by the last statistics and some documents.
+
+        Args:
+            latent: Name of the documents' latent variables in their table.
+        """
+        topics, state, statistics = self.model.topics, self.state, self.state.statistics
+        if statistics is None or not topics.learns:
+            return
+        topics.learn_(statistics.word_counts)
+        if not topics.meaning.is_learned or float(topics.meaning.strength) > 0:
+            return
+        parts = max(1, self.corpus.whole.num_tokens // LEARNING_TOKENS)
+        batch, _ = next(self.shard.mini_batches(self.settings.seed, 0, parts))
+        values = state.documents.read(latent, batch)
+        theta = self.model.theta(values if values.dim() == 2 else values[:, 0])
+        topics.meaning.choose_strength_(topics.strength_sums(statistics.word_counts, batch, theta))
 
     # -- state -------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError, lacks, undefined
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import CONTENT, Level, Levels
@@ -369,6 +369,18 @@ class Topics(nn.Module):
         if self.keywords is not None:
             self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
 
+    @property
+    def learns(self) -> bool:
+        """Whether fits call :meth:`learn_`. False by default."""
+        return False
+
+    def learn_(self, word_counts: Tensor) -> None:
+        """Learn parameters of the topics' prior, which M-steps keep. Fits do so once an epoch.
+
+        Args:
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
+        """
+
     def start_(self, word_counts: Tensor) -> None:
         """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all levels.
 
@@ -382,6 +394,20 @@ class Topics(nn.Module):
         """Pseudo-counts of every word in every topic during the search of a start."""
         # Pseudo-counts of every word in every topic, in starts.
         return 0.05
+
+    def with_words(self, word_vectors: WordVectors) -> Topics:
+        """The topics with further words; see :meth:`~torch_lntm.models.TopicModel.with_words`.
+
+        Args:
+            word_vectors: Vectors of the further words.
+
+        Raises:
+            ConfigError: The topics have no word vectors, or differ by document.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot take new words; expected topics that all documents "
+            "share, with word vectors, such as those of models.ctm(..., word_vectors=vectors)"
+        )
 
     def set_(self, probs: Tensor) -> None:
         """Set the topics in place, as close to the probabilities as the parameters allow.
