@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import numba_ops as ops
 from torch_lntm.kernels.threads import share
 
@@ -102,6 +103,17 @@ class _Blocks:
 
 
 # -- operations ------------------------------------------------------------------------------------
+
+
+def read(entries: Any, rows: NDArray[Any], num_words: int, dtype: torch.dtype) -> list[Tensor]:
+    """Tensors of a batch, from the first two arguments of :func:`numba_ops.read`."""
+    nnz = int((entries[0][rows + 1] - entries[0][rows]).sum())
+    whole, real = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=dtype)
+    made = [whole.new_empty(len(rows) + 1), whole.new_empty(nnz), real.new_empty(nnz)]
+    made += [real.new_empty(len(rows)), *whole.new_empty(2, nnz), whole.new_empty(num_words + 1)]
+    if not ops.read(entries, rows, tuple(map(_array, made))):
+        raise ConfigError(f"a word of the documents is outside of the vocabulary of {num_words}")
+    return made
 
 
 def expected_counts(

@@ -19,10 +19,12 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
 from torch_lntm.kernels.threads import kernels_only
 
@@ -173,6 +175,24 @@ def _triton_works() -> bool:
     return True
 
 
+def read(
+    corpus: Corpus, rows: NDArray[np.int64], device: torch.device, dtype: torch.dtype
+) -> DocumentBatch:
+    """The batch ``corpus.batch(rows, device, dtype)``, sorted by word too by a compiled kernel."""
+    entries = corpus.row_offsets, corpus.word_index, corpus.counts
+    # Mapped arrays may be chains, and want their pages released.
+    in_memory = all(type(x) is np.ndarray for x in entries) and entries[1].dtype == np.int32
+    if not in_memory or not is_compiled(torch.empty(0, device=device)):
+        return corpus.batch(rows, device, dtype)
+    from torch_lntm.kernels import compiled
+
+    made = compiled.read(entries, rows, corpus.num_words, dtype)
+    offsets, words, counts, lengths, *by_word = made
+    columns, index = corpus.columns_of(rows, device, dtype), torch.tensor(rows)
+    batch = DocumentBatch(offsets, words, counts, corpus.num_words, index, corpus.num_docs, columns)
+    return batch.knowing(positions=index, lengths=lengths, by_word=tuple(by_word))
+
+
 def expected_counts(
     weights: Tensor,
     words: Tensor,
@@ -206,13 +226,6 @@ def expected_counts(
     )
     counts = word_counts(weights, words, batch, ratio) if by_word else None
     return log_likelihood, topic_counts, counts
-
-
-def prepared(batch: DocumentBatch) -> DocumentBatch:
-    """The batch, with all that a visit by compiled kernels needs of it."""
-    if is_compiled(batch.counts):
-        batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
-    return batch
 
 
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
