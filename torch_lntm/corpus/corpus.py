@@ -791,9 +791,7 @@ class Corpus:
         release(self.word_index, self.counts)
         return batch.knowing(positions=positions)
 
-    def columns_of(
-        self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
-    ) -> dict[str, Tensor]:
+    def columns_of(self, rows: Any, device: Any, dtype: torch.dtype) -> dict[str, Tensor]:
         """The covariates of a batch, by name; see :meth:`batch`."""
         return {
             name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(device)

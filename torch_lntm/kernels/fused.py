@@ -21,7 +21,6 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -175,9 +174,7 @@ def _triton_works() -> bool:
     return True
 
 
-def read(
-    corpus: Corpus, rows: NDArray[np.int64], device: torch.device, dtype: torch.dtype
-) -> DocumentBatch:
+def read(rows: Any, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
     """The batch ``corpus.batch(rows, device, dtype)``, sorted by word too by a compiled kernel."""
     entries = corpus.row_offsets, corpus.word_index, corpus.counts
     # Mapped arrays may be chains, and want their pages released.
@@ -186,11 +183,11 @@ def read(
         return corpus.batch(rows, device, dtype)
     from torch_lntm.kernels import compiled
 
-    made = compiled.read(entries, rows, corpus.num_words, dtype)
-    offsets, words, counts, lengths, *by_word = made
-    columns, index = corpus.columns_of(rows, device, dtype), torch.tensor(rows)
-    batch = DocumentBatch(offsets, words, counts, corpus.num_words, index, corpus.num_docs, columns)
-    return batch.knowing(positions=index, lengths=lengths, by_word=tuple(by_word))
+    made, lengths, by_word = compiled.read(entries, rows, corpus.num_words, dtype)
+    columns = corpus.columns_of(rows, device, dtype)
+    about: Any = corpus.num_words, torch.tensor(rows), corpus.num_docs, columns
+    batch = DocumentBatch(*made, *about)
+    return batch.knowing(positions=batch.index, lengths=lengths, by_word=by_word)
 
 
 def expected_counts(

@@ -165,13 +165,10 @@ class CorpusBatches:
     def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
         """Batches of documents, one for each array of positions."""
         part = self._corpus.part
-        for batch in self._selected(list(groups)) if self._copied else self._read(groups):
+        source = self._corpus, self._device, self._dtype
+        read = (fused.read(rows, *source) for rows in groups)
+        for batch in self._selected(list(groups)) if self._copied else read:
             yield batch if part is None else _placed(batch, part)
-
-    def _read(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
-        """Batches from the corpus in the host's memory or on its disk."""
-        for rows in groups:
-            yield fused.read(self._corpus, rows, self._device, self._dtype)
 
     def _selected(self, groups: list[Positions]) -> Iterator[DocumentBatch]:
         """Batches from the copy of the corpus on the GPU."""

@@ -21,7 +21,6 @@ documents run in a fixed order. Results therefore have the same bits for every d
 documents over threads.
 """
 
-from torch_lntm.kernels.numba_ops.batches import *
 from torch_lntm.kernels.numba_ops.blocks import *
 from torch_lntm.kernels.numba_ops.counts import *
 from torch_lntm.kernels.numba_ops.noise import *
