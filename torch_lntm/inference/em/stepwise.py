@@ -107,7 +107,6 @@ class StepwiseEM:
         ranks = ranks_of(order, corpus.num_docs)
         covariances = CovarianceSample(self.guide, corpus, ranks, stride)
         device, dtype = self.model.device, self.model.dtype
-        self.model.topics.learn_(self.statistics.word_counts)
         with self.model.topics.updated_often():
             # At its end the fit rotated the parameters to their canonical form, but not the
             # average, so an M-step makes the two agree again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -198,19 +198,29 @@ class DirichletTopics(LogitTopics):
         """See :attr:`Topics.learns`. True with word vectors."""
         return self.meaning is not None
 
-    @torch.no_grad()
-    def learn_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.learn_`. Learns the topics' vectors."""
-        if self.meaning is not None:
-            self.meaning.learn_(*self._shared_counts(word_counts))
+    @property
+    def learning_rounds(self) -> int:
+        """See :attr:`Topics.learning_rounds`."""
+        return 0 if self.meaning is None else self.meaning.learning_rounds
 
     @torch.no_grad()
-    def strength_sums(self, word_counts: Tensor, batch: DocumentBatch, theta: Tensor) -> Tensor:
-        batch, probs = self.assign_levels(batch), self.probs.mT
-        return self.meaning.gains(*self._shared_counts(word_counts), probs, theta, batch)
+    def prior_sums(
+        self, word_counts: Tensor, documents: Iterable[tuple[DocumentBatch, Tensor]]
+    ) -> dict[str, Tensor]:
+        """See :meth:`Topics.prior_sums`. The sums determine the strength of the word vectors."""
+        if self.meaning is None:
+            return {}
+        documents = ((self.assign_levels(batch), theta) for batch, theta in documents)
+        return self.meaning.sums(*self._shared_counts(word_counts), self.probs.mT, documents)
+
+    @torch.no_grad()
+    def learn_(self, word_counts: Tensor, **sums: Tensor) -> None:
+        """See :meth:`Topics.learn_`. Learns the topics' vectors and their strength."""
+        if self.meaning is not None:
+            self.meaning.learn_(*self._shared_counts(word_counts), **sums)
 
     def _shared_counts(self, word_counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens of all levels and pseudo-tokens beside the vectors', ``(num_words, num_topics)``."""
+        """``(num_words, num_topics)`` tokens of all levels, and pseudo-tokens of no vectors."""
         counts = word_counts.unflatten(1, (self.num_levels, self.num_words)).sum(1).to(self.dtype)
         others = torch.full_like(counts, self.smoothing)
         if self.keywords is not None:
@@ -218,7 +228,7 @@ class DirichletTopics(LogitTopics):
         return counts.mT.contiguous(), others.mT.contiguous()
 
     @torch.no_grad()
-    def with_words(self, word_vectors: WordVectors) -> DirichletTopics:
+    def with_words(self, word_vectors: WordVectors) -> Topics:
         """See :meth:`Topics.with_words`. New words get what the topics' vectors expect of them."""
         if self.meaning is None:
             return super().with_words(word_vectors)

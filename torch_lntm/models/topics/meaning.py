@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -10,17 +11,18 @@ from torch import Tensor, nn
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError
 
-#: Bounds on the pseudo-tokens of a topic, and their number while a fit has not chosen it.
+#: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
-#: Numbers of pseudo-tokens from which a fit chooses, and the factor of the best one.
-GRID = [10 * 2 ** (n / 2) for n in range(22)]
-BOLDNESS = 3.0
+#: Rounds of learning from the first counts, which owe nothing to the vectors, and largest factor by
+#: which the strength may grow from there. Topics come to resemble what they expect, so that
+#: leave-one-out alone would overrate the vectors in long documents.
+FIRST_ROUNDS, MOST_GROWTH = 12, 10.0
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
 MOST_DIMENSIONS = 100
-#: Steps of the topics' vectors at first, and most halvings of a step.
-FIRST_ROUNDS, HALVINGS = 8, 4
+#: Most halvings of a step.
+HALVINGS = 4
 
 
 class Meaning(nn.Module):
@@ -67,6 +69,8 @@ class Meaning(nn.Module):
     coefficients: Tensor
     strength: Tensor
     tokens: Tensor
+    limit: Tensor
+    rounds: Tensor
 
     def __init__(
         self,
@@ -94,9 +98,11 @@ class Meaning(nn.Module):
         self.register_buffer("coefficients", torch.zeros(num_topics, axes.shape[1], dtype=dtype))
         self.register_buffer("strength", torch.tensor(strength or 0.0, dtype=dtype))
         self.register_buffer("tokens", torch.zeros(num_topics, dtype=dtype))
+        self.register_buffer("limit", torch.tensor(HIGHEST, dtype=dtype))
+        self.register_buffer("rounds", torch.zeros((), dtype=torch.int64))
 
     #: Names of the buffers that fits change.
-    fitted = ("log_frequencies", "coefficients", "strength", "tokens")
+    fitted = ("log_frequencies", "coefficients", "strength", "tokens", "limit", "rounds")
 
     @property
     def topic_vectors(self) -> Tensor:
@@ -159,9 +165,52 @@ class Meaning(nn.Module):
         normalisers = scores[self.found].logsumexp(0) - frequencies[self.found].logsumexp(0)
         return scores, torch.where(self.found[:, None], normalisers, 0.0)
 
+    @property
+    def learning_rounds(self) -> int:
+        """Number of rounds of :meth:`learn_` after the present epoch."""
+        return max(1, FIRST_ROUNDS - int(self.rounds))
+
     @torch.no_grad()
-    def learn_(self, counts: Tensor, others: Tensor) -> None:
-        """Improve the topics' vectors.
+    def sums(
+        self,
+        counts: Tensor,
+        others: Tensor,
+        probs: Tensor,
+        documents: Iterable[tuple[DocumentBatch, Tensor]],
+    ) -> dict[str, Tensor]:
+        """Leave-one-out sums over the tokens of some documents, by which the strength is learned.
+
+        Each token is predicted without itself, by Σ_k θ_k (N_kv − r_k + others_kv + c m_kv) / (N_k
+        − r_k + Σ_v others_kv + c), where r_k is its own part of the counts.
+
+        Args:
+            counts: ``(num_words, num_topics)`` expected tokens N.
+            others: ``(num_words, num_topics)`` pseudo-tokens beside those of the vectors.
+            probs: ``(num_words, num_topics)`` word probabilities.
+            documents: Batches of documents and their proportions ``(num_docs, num_topics)``.
+
+        Returns:
+            The tokens ``due`` to the vectors, and how many are ``usual``, c / (N_k + c), where the
+            vectors predict a topic as well as its other tokens do.
+        """
+        total = torch.zeros(2, dtype=torch.float64, device=counts.device)
+        pseudo = self.pseudo_tokens()
+        for batch, proportions in documents:
+            words, theta = batch.word_index % len(self.found), proportions[batch.row_index]
+            own = theta * probs[batch.word_index]
+            own /= own.sum(1, keepdim=True)
+            prior = pseudo[words]
+            known = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
+            size = (counts.sum(0) - own).clamp_min_(0).add_(others.sum(0) + self.strength)
+            topics = theta * known / size
+            topics *= (batch.counts / topics.sum(1))[:, None]
+            due, usual = topics * prior / known, topics * self.strength / size
+            total += torch.stack([x.sum(dtype=torch.float64) for x in (due, usual)])
+        return {"due": total[0], "usual": total[1]}
+
+    @torch.no_grad()
+    def learn_(self, counts: Tensor, others: Tensor, due: Tensor, usual: Tensor) -> None:
+        """Improve the topics' vectors, and their strength unless it was given.
 
         A token of a topic is due to the vectors with probability c m_kv / (N_kv − 1 + others_kv +
         c m_kv). A topic's vector follows these tokens by a step of multinomial regression, whose
@@ -169,54 +218,26 @@ class Meaning(nn.Module):
         all topics share its factors. Steps that do not raise the likelihood are halved.
 
         Args:
-            counts: ``(num_words, num_topics)`` expected tokens N.
-            others: ``(num_words, num_topics)`` pseudo-tokens beside those of the vectors.
+            counts: As for :meth:`sums`.
+            others: As for :meth:`sums`.
+            due: Of :meth:`sums`.
+            usual: Of :meth:`sums`.
         """
+        if self.is_learned:
+            if not float(self.strength) > 0:
+                self.strength.fill_(FIRST_STRENGTH)
+            else:
+                # The square makes this fixed point nearly as fast as Newton's method.
+                self.strength.mul_((due / usual).square()).clamp_(min=LOWEST).clamp_(max=self.limit)
+            if int(self.rounds) == FIRST_ROUNDS - 1:
+                self.limit.copy_(MOST_GROWTH * self.strength)
+        self.rounds += 1
         axes = torch.linalg.eigh(self._covariance())
-        strength = torch.where(self.strength > 0, self.strength, FIRST_STRENGTH)
         rest = (counts - 1).clamp_min_(0).add_(others)
-        is_first = not bool(self.coefficients.any())
-        for _ in range(FIRST_ROUNDS if is_first else 1):
-            expected = self.expected()
-            prior = strength * expected
-            due = prior.mul(counts).div_(prior.add_(rest)).mul_(self.found[:, None])
-            self._step_(due, expected, *axes)
-
-    @torch.no_grad()
-    def gains(
-        self, counts: Tensor, others: Tensor, probs: Tensor, theta: Tensor, batch: DocumentBatch
-    ) -> Tensor:
-        """Log likelihood of some documents at every strength of a grid, by leave-one-out.
-
-        Each token is predicted without itself, by Σ_k θ_k (N_kv − r_k + others_kv + c m_kv) / (N_k
-        − r_k + Σ_v others_kv + c), where r_k is its own part of the counts.
-
-        Args:
-            counts: As for :meth:`learn_`.
-            others: As for :meth:`learn_`.
-            probs: ``(num_words, num_topics)`` word probabilities.
-            theta: ``(num_docs, num_topics)`` proportions of the documents.
-            batch: The documents.
-
-        Returns:
-            ``(n,)`` float64 nats, for the strengths in :data:`GRID`.
-        """
-        words, theta = batch.word_index % len(self.found), theta[batch.row_index]
-        own = theta * probs[batch.word_index]
-        own /= own.sum(1, keepdim=True)
-        expected = self.expected()[words]
-        known = (counts[words] - own).clamp_min_(0).add_(others[words])
-        total = (counts.sum(0) - own).clamp_min_(0).add_(others.sum(0))
-        values = (torch.log((theta * (known + c * expected) / (total + c)).sum(1)) for c in GRID)
-        return torch.stack([torch.dot(batch.counts.double(), x.double()) for x in values])
-
-    def choose_strength_(self, gains: Tensor) -> None:
-        """Set the strength to :data:`BOLDNESS` times the best one of the grid.
-
-        Args:
-            gains: Sum of :meth:`gains`.
-        """
-        self.strength.fill_(BOLDNESS * GRID[int(gains.argmax())])
+        expected = self.expected()
+        prior = self.strength * expected
+        tokens = prior.mul(counts).div_(prior.add_(rest)).mul_(self.found[:, None])
+        self._step_(tokens, expected, *axes)
 
     def _step_(self, due: Tensor, expected: Tensor, values: Tensor, rotation: Tensor) -> None:
         """Move the topics' vectors towards the tokens due to them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, ClassVar, Literal
@@ -374,11 +374,28 @@ class Topics(nn.Module):
         """Whether fits call :meth:`learn_`. False by default."""
         return False
 
-    def learn_(self, word_counts: Tensor) -> None:
+    @property
+    def learning_rounds(self) -> int:
+        """Number of rounds of :meth:`learn_` after the present epoch. 0 by default."""
+        return 0
+
+    def prior_sums(
+        self, word_counts: Tensor, documents: Iterable[tuple[DocumentBatch, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Sums over some documents that :meth:`learn_` needs. None by default.
+
+        Args:
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
+            documents: Batches of documents and their proportions ``(num_docs, num_topics)``.
+        """
+        return {}
+
+    def learn_(self, word_counts: Tensor, **sums: Tensor) -> None:
         """Learn parameters of the topics' prior, which M-steps keep. Fits do so once an epoch.
 
         Args:
             word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
+            **sums: The sums of :meth:`prior_sums`, over documents of all processes.
         """
 
     def start_(self, word_counts: Tensor) -> None:
