@@ -231,12 +231,12 @@ def uniform(keys: Tensor, size: int) -> Tensor:
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(ops.normal, keys, size)
+    return _numbers(ops.normal, keys, size, np.empty(size + 2 * ops.WIDTH))
 
 
-def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
+def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
     result = keys.new_empty(*keys.shape, size, dtype=torch.float64)
-    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size))
+    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size), *space)
     return result
 
 

@@ -94,7 +94,7 @@ class Block(NamedTuple):
         prior: ``(rows,)`` float64 log density of the prior there.
         likelihood: ``(rows,)`` float64 log likelihood there.
         bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
-        draws: ``(dim,)`` float64 normal numbers.
+        draws: ``(dim + 2 * WIDTH,)`` float64 work space for normal numbers.
         epsilon: ``(rows,)`` step sizes, in the type of z.
         value: ``(rows,)`` float64 log likelihood at the proposals.
         kinetic: ``(rows,)`` float64 |r|² at the start.
@@ -155,7 +155,7 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         prior=zeros(rows, dtype=np.float64),
         likelihood=zeros(rows, dtype=np.float64),
         bend=zeros(depth),
-        draws=zeros(dim, dtype=np.float64),
+        draws=zeros(dim + 2 * WIDTH, dtype=np.float64),
         epsilon=zeros(rows),
         value=zeros(rows, dtype=np.float64),
         kinetic=zeros(rows, dtype=np.float64),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, models, overload, register_model
 from numba.np.arrayobj import make_array
 
@@ -80,7 +81,7 @@ def _shuffled(builder, x, y, order):
     return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), order))
 
 
-def _repeated(builder, x):
+def repeated(builder, x):
     """A vector of the same number."""
     empty = ir.Constant(ir.VectorType(x.type, WIDTH), ir.Undefined)
     first = builder.insert_element(empty, x, ir.Constant(ir.IntType(32), 0))
@@ -122,7 +123,7 @@ def spread(typing, array, index):
     lanes, index = _lanes_of(array, index)
 
     def code(context, builder, signature, args):
-        return _repeated(builder, builder.load(_place(context, builder, signature, args)))
+        return repeated(builder, builder.load(_place(context, builder, signature, args)))
 
     return lanes(array, index), code
 
@@ -132,7 +133,7 @@ def lanes_of(typing, x):
     """Lanes of the same number."""
 
     def code(context, builder, signature, args):
-        return _repeated(builder, args[0])
+        return repeated(builder, args[0])
 
     return Lanes(x)(x), code
 
@@ -165,6 +166,19 @@ def _operation(name, docs):
 plus = _operation("fadd", "Lanes x + y.")
 times = _operation("fmul", "Lanes xy.")
 over = _operation("fdiv", "Lanes x / y.")
+
+
+@intrinsic
+def root(typing, x):
+    """Lanes of the square roots."""
+
+    def code(context, builder, signature, args):
+        kind, bits = args[0].type, x.dtype.bitwidth
+        name = f"llvm.sqrt.v{WIDTH}f{bits}"
+        function = get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.call(function, args)
+
+    return x(x), code
 
 
 @intrinsic

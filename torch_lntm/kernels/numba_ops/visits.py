@@ -383,9 +383,7 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
         r[i, k] = 0
     if len(drawn.keys):
         key = folded(np.uint64(drawn.keys[row]), settings.num_past + number)
-        fill_normal(folded(key, 0), dim, block.draws)
-        for k in range(dim):
-            r[i, k] = block.draws[k]
+        fill_normal(folded(key, 0), block.draws, r[i, :dim])
         chance, shift = uniform_number(folded(key, 1), 0), uniform_number(folded(key, 2), 0)
     else:
         _read(drawn.momentum[number], row, r, i)
