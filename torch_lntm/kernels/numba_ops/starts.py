@@ -11,13 +11,16 @@ import numpy as np
 
 from torch_lntm.kernels.numba_ops.blocks import (
     aligned_zeros,
+    copy_row,
     pad_words,
     padded,
+    place_of,
     words_log_likelihood,
     words_pass,
 )
 from torch_lntm.kernels.numba_ops.counts import word_sums
 from torch_lntm.kernels.numba_ops.vectors import (
+    WIDTH,
     inlined,
     inlined_in_any_order,
     kernel,
@@ -92,7 +95,7 @@ class Pad(NamedTuple):
     """Work space of one thread for a document, with the names of :class:`Block`.
 
     Attributes:
-        words: ``(height, width)`` rows of a document's words; see :func:`_copy_row`.
+        words: Rows of a document's words; see :func:`_copy_row`.
         counts: Counts of these words.
         s: Their probabilities.
         ratio: Counts divided by the probabilities.
@@ -115,28 +118,34 @@ class Pad(NamedTuple):
 def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
     width, height = padded(num_topics + 1), padded(longest)
-    shapes = (height, width), (height,), (height,), (height,), (1, width), (1, width)
+    shapes = (
+        (height // WIDTH, width * WIDTH),
+        (height,),
+        (height,),
+        (height,),
+        (1, width),
+        (1, width),
+    )
     return Pad(*(aligned_zeros(shape, dtype) for shape in shapes), math.inf, floor)
 
 
 @inlined
-def _copy_row(running, word, into):
+def _copy_row(running, word, into, at):
     """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
 
     Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
     """
-    row, num_topics = running.rows[word], len(running.factor)
-    for k in range(num_topics):
-        into[k] = row[k]
-    into[num_topics] = 1
+    row, num_topics, tile = running.rows[word], len(running.factor), at // WIDTH
+    copy_row(row, into, at)
+    into[tile, place_of(at, num_topics)] = 1
     if len(running.place) and running.place[word]:
-        into[num_topics] = 0
-        factor, shift, at = running.factor, running.shift, running.place[word]
+        into[tile, place_of(at, num_topics)] = 0
+        factor, shift, own = running.factor, running.shift, running.place[word]
         floor = into.dtype.type(running.floor)
         for k in range(num_topics):
-            value = factor[k] * row[k] + shift[k] + running.extra[at, k]
-            value *= running.allowed[at, k]
-            into[k] = (floor if value < floor else value) / factor[k]
+            value = factor[k] * row[k] + shift[k] + running.extra[own, k]
+            value *= running.allowed[own, k]
+            into[tile, place_of(at, k)] = (floor if value < floor else value) / factor[k]
 
 
 @inlined
@@ -144,7 +153,7 @@ def _copy_document(pad, running, step, doc):
     """Copy a document's words, and return their number with padding."""
     begin, at = step.row_offsets[doc], 0
     for entry in range(begin, step.row_offsets[doc + 1]):
-        _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
+        _copy_row(running, step.words[step.word_index[entry]], pad.words, at)
         pad.counts[at] = step.counts[entry]
         at += 1
     return pad_words(pad, at)
