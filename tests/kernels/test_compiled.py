@@ -142,13 +142,13 @@ def visited(
 ) -> list[Tensor]:
     """Numbers of warm-up, its end and frozen step sizes, in one call each, and a later visit."""
     chains = Chains(model, settings, batch, warmup_steps=4)
-    passed = chains.advance(0) + chains.advance(3) + chains.advance(3, with_counts=True)
+    passed = [chains.advance(3), chains.advance(3, with_counts=True)]
     counts = chain_statistics(model, chains).word_counts
     again = Chains(model, settings, batch, 4, chains.latents, chains.progress)
-    passed += again.advance(2)
+    passed.append(again.advance(2))
     # Diverging chains beside sound ones.
     again.step_size = again.step_size.where(torch.arange(batch.num_docs) % 3 > 0, 1e200)
-    passed += again.advance(1) + again.advance(1)
+    passed += [again.advance(), again.advance()]
     values: list[Any] = [*chains.state, *again.state, *again.progress[:4]]
     for info, step_size in passed:
         energy_error = info.energy_error.where(~info.divergent, 0.0)
@@ -249,13 +249,13 @@ def test_visits_of_extreme_documents_are_equal(case, kind, numba, monkeypatch) -
 
     def run() -> list[Tensor]:
         chains = Chains(model, settings, batch, warmup_steps=0)
-        passed = chains.advance(2)
+        passed = [chains.advance(2)]
         # One more at which all chains diverge, and another after it.
         chains.step_size = chains.step_size * 1e200
-        passed += chains.advance()
+        passed.append(chains.advance())
         chains.step_size = chains.step_size * 1e-200
-        passed += chains.advance()
-        assert not len(counts) or bool(passed[2][0].divergent.all())
+        passed.append(chains.advance())
+        assert not len(counts) or bool(passed[1][0].divergent.all())
         return [*chains.state, *(info.accepted for info, _ in passed)]
 
     require_equal(run, monkeypatch, tolerance)
@@ -286,7 +286,7 @@ def test_parameters_that_are_not_finite_give_equal_errors_and_divergences(
             Chains(model, settings, batch, 2)
         start = {site: x.nan_to_num() for site, x in chains.latents.items()}
         again = Chains(model, settings, batch, 2, start, chains.progress)
-        ((info, _),) = again.advance()
+        info, _ = again.advance()
         assert "finite" in str(error.value)
         return [info.divergent, info.accepted, info.acceptance, again.state.position]
 
@@ -302,7 +302,7 @@ def test_a_transition_in_single_precision_is_equal_to_rounding(name, numba, monk
 
     def run() -> list[Tensor]:
         chains = Chains(model, settings, batch, 0)
-        ((info, _),) = chains.advance()
+        info, _ = chains.advance()
         return [*chains.state, info.acceptance, info.accepted, info.divergent]
 
     require_equal(run, monkeypatch, 1e-4)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,32 @@ def test_ctrl_c_in_the_caller_stops_the_other_threads(three) -> None:
     assert number <= 3
     time.sleep(0.3)
     assert len(begun) == number
+
+
+def test_items_are_made_in_order_by_other_threads_and_errors_reach_the_caller(three) -> None:
+    makers: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(4):
+            makers.append(threading.get_ident())
+            yield item
+        raise RuntimeError("no file")
+
+    def use() -> None:
+        for item in threads.ahead(items()):
+            seen.append(item)
+            if item > 1:  # without kernels, the caller makes the next one
+                threads.share(lambda first, end: time.sleep(0.02), 100, 1e9)
+
+    seen: list[int] = []
+    with pytest.raises(RuntimeError, match="no file"):
+        use()
+    assert seen == [0, 1, 2, 3]
+    here = threading.get_ident()
+    assert [maker == here for maker in makers] == [True, True, True, False]
+    for _ in threads.ahead(iter([1, 2])):
+        break
+    assert not threads._later
 
 
 def test_callers_do_not_wait_for_threads_that_are_busy_elsewhere(three, monkeypatch) -> None:

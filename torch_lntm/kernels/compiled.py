@@ -9,6 +9,7 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,14 @@ class _Blocks:
         self.offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
         self.number, longest = ops.divide(row_offsets, num_chains, most_words, self.offsets)
         self._sizes = num_topics, dim, longest, words.dtype
+        self._spaces: dict[int, ops.Block] = {}
 
     def work_space(self) -> ops.Block:
-        """Work space for one thread."""
-        return ops.new_block(*self._sizes)
+        """Work space of this thread."""
+        thread = get_ident()
+        if thread not in self._spaces:
+            self._spaces[thread] = ops.new_block(*self._sizes)
+        return self._spaces[thread]
 
 
 # -- operations ------------------------------------------------------------------------------------

@@ -208,6 +208,13 @@ def expected_counts(
     return log_likelihood, topic_counts, counts
 
 
+def prepared(batch: DocumentBatch) -> DocumentBatch:
+    """The batch, with all that a visit by compiled kernels needs of it."""
+    if is_compiled(batch.counts):
+        batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
+    return batch
+
+
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
     """Word counts ``(num_words, num_topics)`` from ratios ``(nnz,)`` of counts and s."""
     _require_shapes(batch, words, weights, weights.shape[1])

@@ -19,15 +19,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from itertools import islice
+from typing import Any, TypeVar
 
 import joblib
-import numpy as np
 import torch
 
-#: Pieces of work for each thread. More pieces divide the work more evenly, and each takes 30 µs.
+T = TypeVar("T")
+#: Smallest pieces of work for each thread. Large pieces come first, because each takes 10 µs more,
+#: and small ones last, so that threads end together.
 PIECES = 8
 #: Least effort for each thread, in multiplications. A smaller share takes less time than waking it.
 LEAST_EFFORT = 2**19
@@ -42,6 +44,8 @@ _number = 1
 _chosen: int | None = None
 #: Code of the functions given to :func:`share` whose kernels have been called.
 _called: set[Any] = set()
+#: What a helper of the next kernel does first.
+_later: list[Callable[[], Any]] = []
 
 
 def set_threads(number: int | None) -> None:
@@ -120,12 +124,17 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
     if not size:
         return
     number = min(num_threads(), size, 1 + int(effort / LEAST_EFFORT))
-    least = PIECES * number if number > 1 else 1
-    num_pieces = min(size, max(least, math.ceil(effort / MOST_EFFORT)))
-    bounds = np.linspace(0, size, num_pieces + 1).astype(int).tolist()
+    most = max(1, int(size * min(1.0, MOST_EFFORT / max(1.0, effort))))
+    least = math.ceil(size / (PIECES * number)) if number > 1 else size
+    bounds = [0]
+    while bounds[-1] < size:
+        piece = max(least, (size - bounds[-1]) // (2 * number))
+        bounds.append(min(size, bounds[-1] + min(piece, most)))
     pieces = list(zip(bounds[-2::-1], bounds[:0:-1], strict=True))
 
-    def run() -> None:
+    def run(task: Callable[[], Any] | None = None) -> None:
+        if task is not None:
+            task()
         while pieces:
             try:
                 piece = pieces.pop()
@@ -141,7 +150,8 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
                 # A first call may compile for seconds, which Ctrl-C ends in the main thread only.
                 work(0, 0)
                 _called.add(code)
-            helpers = _start(run, number - 1)
+            task = _later.pop() if _later else None
+            helpers = _start(partial(run, task), 1) + _start(run, number - 2)
         run()
     finally:
         pieces.clear()
@@ -149,6 +159,33 @@ def share(work: Callable[[int, int], Any], size: int, effort: float) -> None:
             # Threads that are busy with another caller's work have nothing left to do here.
             if not helper.cancel():
                 helper.result()
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by a helper of a kernel that works on the item before it.
+
+    Without kernels of several threads, they are made when they are needed.
+
+    Args:
+        items: The items. Different threads ask for them, one after another.
+    """
+    made: list[T] = []
+    lock = threading.Lock()
+
+    def make() -> None:
+        with lock:
+            made.extend(islice(items, 1 - len(made)))
+
+    while True:
+        make()
+        if not made:
+            return
+        _later.append(make)
+        try:
+            yield made.pop()
+        finally:
+            with suppress(ValueError):  # a kernel has begun with it
+                _later.remove(make)
 
 
 def _start(run: Callable[[], None], number: int) -> list[Future[None]]:
@@ -176,6 +213,7 @@ def _forget() -> None:
     global _chosen, _entry, _number
     _chosen, _entry, _number = None, threading.Lock(), 1
     _users.clear()
+    _later.clear()
     _pool.cache_clear()
     _cores.cache_clear()
     torch.set_num_threads(1)

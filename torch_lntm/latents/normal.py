@@ -88,6 +88,10 @@ class EtaSpace(StandardNormalSpace):
         """See :meth:`LatentSpace.logits`."""
         return self.lift(self.unwhiten(z))
 
+    def logits_at(self, z: Tensor, latents: Mapping[str, Tensor]) -> Tensor:
+        """See :meth:`LatentSpace.logits_at`."""
+        return self.lift(latents["eta"])
+
     @cached_property
     def form(self) -> SpaceForm:
         """See :attr:`LatentSpace.form`."""

@@ -102,6 +102,10 @@ class LatentSpace(ABC):
     def logits(self, z: Tensor) -> Tensor:
         """Logits of theta ``(..., num_docs, num_topics)``: theta = softmax(logits)."""
 
+    def logits_at(self, z: Tensor, latents: Mapping[str, Tensor]) -> Tensor:
+        """:meth:`logits` of z whose :meth:`latents` are known. Defaults to no use of them."""
+        return self.logits(z)
+
     @abstractmethod
     def log_density(self, z: Tensor) -> Tensor:
         """Normalised log density of z ``(..., num_docs)``, float64 nats."""

@@ -239,7 +239,7 @@ class Draws(Moments):
     logits: Tensor
     weights: Tensor
 
-    @property
+    @cached_property
     def _main(self) -> Tensor:
         """Draws of the main site, float64."""
         return list(self.latents.values())[-1].double()
@@ -247,12 +247,16 @@ class Draws(Moments):
     @cached_property
     def mean(self) -> Tensor:  # type: ignore[override]
         """See :class:`Moments`. In float64."""
-        return (self.weights[..., None] * self._main).sum(0)
+        return self._weighted.sum(0)
+
+    @cached_property
+    def _weighted(self) -> Tensor:
+        """Weights times :attr:`_main`. A single chain has the weight 1."""
+        return self._main if len(self.weights) == 1 else self.weights[..., None] * self._main
 
     def outer_sum(self) -> Tensor:
         """See :meth:`Moments.outer_sum`."""
-        x = self._main.flatten(0, 1)
-        return x.mT @ (self.weights.flatten()[:, None] * x)
+        return self._main.flatten(0, 1).mT @ self._weighted.flatten(0, 1)
 
     def square_sum(self) -> Tensor:
         """See :meth:`Moments.square_sum`."""

@@ -91,7 +91,7 @@ class Chains:
         step_size: ``(num_chains, num_docs)`` float64 step size of the next transition, before
             jitter.
         num_transitions: Number of past transitions.
-        last: Outcome of the last transition. ``None`` before the first transition.
+        last: Outcomes of the last transitions. ``None`` before the first one.
         divergences: ``(num_chains, num_docs)`` int64 numbers of divergent transitions after
             warm-up.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
@@ -133,7 +133,8 @@ class Chains:
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
-            position = self._locate(initial, noise.fold_in(start_keys, visit))
+            initial = initial if progress else self._checked(initial, keys.shape)
+            position = self.target.locate(initial, noise.fold_in(start_keys, visit))
         self._position, self._state = position, None  # type: Tensor, hmc.HMCState | None
         self._latents: dict[str, Tensor] | None = None
         self._drawn: list[hmc.Randomness] = []
@@ -179,8 +180,8 @@ class Chains:
         model.check_parameters()
         return make_guide(name, model).posterior(self.target.batch, means).metric()
 
-    def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
-        """Coordinates z of latent variables, after a check of their names and shapes."""
+    def _checked(self, latents: Mapping[str, Tensor], rows: torch.Size) -> dict[str, Tensor]:
+        """Latent variables in the type of the space, after a check of their names and shapes."""
         space = self.target.space
         template = space.latents(self.target.topics.new_zeros(1, 1, space.dim))
         if set(latents) != set(template):
@@ -191,16 +192,16 @@ class Chains:
         values = {}
         for site, expected in template.items():
             value = torch.as_tensor(latents[site]).to(expected)
-            if len(keys) == 1 and value.dim() == 2:
+            if rows[0] == 1 and value.dim() == 2:
                 value = value[None]
-            shape = (*keys.shape, expected.shape[-1])
+            shape = (*rows, expected.shape[-1])
             if value.shape != shape:
                 raise ConfigError(
                     f"initial {site} of shape {tuple(torch.as_tensor(latents[site]).shape)}; "
                     f"expected {shape}"
                 )
             values[site] = value
-        return space.locate(values, keys).to(self.target.topics.dtype)
+        return values
 
     def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
         """Check the initial latent variables themselves, because some maps to z hide a NaN."""
@@ -232,28 +233,32 @@ class Chains:
     @property
     def logits(self) -> Tensor:
         """Logits of theta at the chains' positions ``(num_chains, num_docs, num_topics)``."""
-        return self.target.space.logits(self.state.position)
+        return self.target.space.logits_at(self.state.position, self.latents)
 
     def advance(
         self, number: int = 1, with_counts: bool = False, later: int = 0
-    ) -> list[tuple[hmc.HMCInfo, Tensor]]:
+    ) -> tuple[hmc.HMCInfo, Tensor]:
         """Make some transitions, and adapt the step sizes during warm-up.
 
         Compiled kernels make all of them in one call.
 
         Args:
-            number: Number of transitions. Defaults to 1.
+            number: Number of transitions, at least 1, which is the default.
             with_counts: Whether compiled kernels also make :attr:`counts`, while the documents'
                 words are in the cache.
             later: Number of transitions that will follow, whose random numbers PyTorch draws too,
                 because a larger draw takes hardly longer.
 
         Returns:
-            Outcome of each transition, and the step sizes after it.
+            Outcomes of the transitions and the step sizes after them, ``(number, num_chains,
+            num_docs)`` each.
         """
         self._latents = self.counts = None
-        if not (number and hmc.is_compiled(self.target)):
-            return [self._step(self._draw(number - i + later)) for i in range(number)]
+        if not hmc.is_compiled(self.target):
+            steps = [self._step(self._draw(number - i + later)) for i in range(number)]
+            # A stack of one would be a launch on a GPU.
+            made = [torch.stack(x) if number > 1 else x[0][None] for x in zip(*steps, strict=True)]
+            return hmc.HMCInfo(*made[:4]), made[4]
         settings, unknown = self.settings, torch.empty_like(self.step_size)
         state, adaptation = self._state, self._adaptation
         if state is None:
@@ -274,16 +279,14 @@ class Chains:
         )
         self._state = hmc.HMCState(*new)
         self.counts = counts if with_counts else None
-        *info, step_sizes = (x.unbind() for x in outcome)
-        outcomes = list(map(hmc.HMCInfo, *info))
-        for one in outcomes:
-            self._count(one)
+        info, step_sizes = hmc.HMCInfo(*outcome[:4]), outcome[4]
+        self._count(info)
         if adaptation is not None:
             last = max(adaptation.num_updates, min(self.num_transitions, self.warmup_steps))
             _, log_step_size, log_average, shortfall, centre = sizes
             self._adaptation = DualAveraging(log_step_size, log_average, shortfall, centre, last)
         self.step_size = step_sizes[-1]
-        return list(zip(outcomes, step_sizes, strict=True))
+        return info, step_sizes
 
     def _draw(self, number: int) -> hmc.Randomness:
         """Random numbers of the next transition, drawn at once for up to ``number`` of them."""
@@ -294,8 +297,8 @@ class Chains:
             self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
         return self._drawn.pop(0)
 
-    def _step(self, drawn: hmc.Randomness) -> tuple[hmc.HMCInfo, Tensor]:
-        """One transition by PyTorch's operations."""
+    def _step(self, drawn: hmc.Randomness) -> tuple[Tensor, ...]:
+        """One transition by PyTorch's operations: its outcome, and the step sizes after it."""
         settings = self.settings
         self._state, info = hmc.step(
             drawn,
@@ -306,22 +309,23 @@ class Chains:
             settings.num_steps,
             jitter=settings.jitter,
         )
-        self._count(info)
+        self._count(hmc.HMCInfo(*(x[None] for x in info)))
         if self.num_transitions <= self.warmup_steps and self._adaptation is not None:
             self._adaptation = self._adaptation.update(
                 info.acceptance, settings.target_accept, self._longest_step
             )
             self.step_size = self._adapted(self._adaptation)
-        return info, self.step_size
+        return *info, self.step_size
 
     def _count(self, info: hmc.HMCInfo) -> None:
-        """Count another transition."""
-        self.num_transitions += 1
+        """Count transitions."""
         self.last = info
-        if self.num_transitions > self.warmup_steps:
-            self._acceptance = self._acceptance + info.acceptance
-            self.divergences = self.divergences + info.divergent
-            self.moved = self.moved | info.accepted
+        first = max(0, self.warmup_steps - self.num_transitions)
+        self.num_transitions += len(info.accepted)
+        for acceptance, accepted, _, divergent in zip(*(x[first:] for x in info), strict=True):
+            self._acceptance = self._acceptance + acceptance
+            self.divergences = self.divergences + divergent
+            self.moved = self.moved | accepted
 
     def _adapted(self, adaptation: DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps
@@ -353,10 +357,10 @@ class Chains:
     @property
     def summary(self) -> dict[str, str]:
         """Mean step size and mean acceptance probability of the last transition, as text."""
-        acceptance = self._acceptance if self.last is None else self.last.acceptance
+        acceptance = self._acceptance[None] if self.last is None else self.last.acceptance
         return {
             "step size": f"{float(self.step_size.mean()):.2e}",
-            "acc. prob": f"{float(acceptance.mean()):.3f}",
+            "acc. prob": f"{float(acceptance[-1].mean()):.3f}",
         }
 
     def warn_of_stuck(self, advice: str) -> None:

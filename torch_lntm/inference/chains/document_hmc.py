@@ -248,7 +248,7 @@ class DocumentHMC(MCMCKernel):
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Make one transition of every chain, from its last state."""
         chains = self._running()
-        (info, _), *_ = chains.advance()
+        info, _ = chains.advance()
         self._divergent.append(info.divergent.any())
         return self._params()
 

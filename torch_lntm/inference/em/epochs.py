@@ -58,27 +58,25 @@ class EpochStats:
         self._num_batches = num_batches
         self._values: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, info: HMCInfo, step_size: Tensor, share: float) -> Tensor:
-        """Add a transition of a batch.
+    def add(self, chains: Chains, info: HMCInfo, step_size: Tensor, share: float) -> Tensor:
+        """Add the transitions of a batch, and the draws after them.
 
         Args:
-            info: Outcome of the transition for this process's documents of a mini-batch.
-            step_size: ``(num_chains, num_docs)`` step sizes after the transition.
+            chains: The chains of this process's documents of a mini-batch, after the transitions.
+            info: Outcomes of the transitions.
+            step_size: Step sizes after each of them.
             share: Share of this process in the mini-batch's documents.
 
         Returns:
-            ``(num_chains, num_docs)`` bool: the transition moved the chain.
+            ``(num_chains, num_docs)`` bool: a transition moved the chain.
         """
         means = {"acceptance": info.acceptance.mean(), "step_size": step_size.mean()}
         for name, mean in means.items():
             # A share of 1 skips the multiplication, which is a launch on a GPU.
             self._values[name].append(mean if share == 1.0 else share * mean)
         self._values["divergences"].append(info.divergent.sum())
-        return info.accepted
-
-    def add_draws(self, chains: Chains) -> None:
-        """Add the chains' draws at the end of a visit."""
         self._values["log_likelihood"].append(chains.state.log_likelihood.mean(0).sum())
+        return info.accepted.any(0)
 
     def total(self, processes: Processes, stuck: Tensor) -> dict[str, Tensor]:
         """Sums and means of the epoch over all processes, float64 scalars.

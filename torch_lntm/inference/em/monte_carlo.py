@@ -48,6 +48,7 @@ from torch_lntm.inference.em.schedule import (
 from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.kernels import fused
+from torch_lntm.kernels.threads import ahead
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
@@ -356,15 +357,17 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
-        processes, seed, epoch = self.processes, self.settings.seed, self.state.step
-        visits = self.shard.mini_batches(seed, epoch, self.num_batches)
-        if epoch == 0:
-            moves = (self._visit(*visit, stats, bar) for visit in visits)
-            yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
+        processes, model, seed = self.processes, self.model, self.settings.seed
+        batches = self.shard.mini_batches(seed, self.state.step, self.num_batches)
+        visits = ahead(
+            (b and fused.prepared(model.check_batch(b)), number) for b, number in batches
+        )
+        makers = (partial(self._visit, *visit, stats, bar) for visit in visits)
+        if self.state.step == 0:
+            yield processes.add_up(lambda: sum_statistics(x() for x in makers), torch.float64)
             return
-        for batch, num_docs in visits:
-            make = partial(self._visit, batch, num_docs, stats, bar)
-            yield processes.add_up(make, self.model.dtype)
+        for make in makers:
+            yield processes.add_up(make, model.dtype)
 
     def _visit(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm
@@ -384,12 +387,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)
-        moved = torch.zeros_like(chains.moved)
+        outcome = chains.advance(self.settings.num_transitions, with_counts=True)
+        moved = stats.add(chains, *outcome, batch.num_docs / num_docs)
         if self.state.step:
-            moved = self._read("moved", batch)[""]
-        for info, step_size in chains.advance(self.settings.num_transitions, with_counts=True):
-            moved = moved | stats.add(info, step_size, batch.num_docs / num_docs)
-        stats.add_draws(chains)
+            moved = moved | self._read("moved", batch)[""]
         adaptation = chains.progress._asdict()
         del adaptation["num_updates"]
         tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
