@@ -75,9 +75,9 @@ class Block(NamedTuple):
     Rows of z, and of what is alike, have zeros behind their ``dim`` numbers.
 
     Attributes:
-        words: ``(.., width * WIDTH)`` rows of the topics of the block's words, ``WIDTH`` words in
-            each row: topics 0 to 7 of the first word, of the second, …, topics 8 to 15 of the first.
-            Sums over words and topics then read the memory from the beginning to the end.
+        words: ``(.., width * WIDTH)`` topics of the block's words, 8 words in a row: topics 0 to 7
+            of the first word, of the second, …, topics 8 to 15 of the first, …; see
+            :func:`place_of`. Sums read the memory from the beginning to the end.
         counts: Counts of these words.
         s: Probabilities of these words.
         ratio: Their counts divided by these.
@@ -319,7 +319,7 @@ def words_pass(block, documents, first, end, row):
         end: End of the words.
         row: Row of theta and of the slope.
     """
-    words, theta, gradient = block.words, block.theta, block.slope
+    rows, theta, gradient = block.words, block.theta, block.slope
     counts, s, ratio = block.counts, block.s, block.ratio
     width, a, cast = theta.shape[1], documents.concentration, theta.dtype.type
     none, floor = lanes_of(cast(0)), lanes_of(cast(documents.floor))
@@ -327,23 +327,14 @@ def words_pass(block, documents, first, end, row):
         store(gradient, (row, k), none)
     # Both sums read the rows of eight words before those of the next ones: from the first cache.
     for i in range(first, end, WIDTH):
-        tile = i // WIDTH
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
+        n, s0 = i // WIDTH, none
+        s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
         for k in range(0, width, WIDTH):
             t, j = load(theta, (row, k)), WIDTH * k
-            s0, s1 = fma(load(words, (tile, j)), t, s0), fma(load(words, (tile, j + 8)), t, s1)
-            s2, s3 = (
-                fma(load(words, (tile, j + 16)), t, s2),
-                fma(load(words, (tile, j + 24)), t, s3),
-            )
-            s4, s5 = (
-                fma(load(words, (tile, j + 32)), t, s4),
-                fma(load(words, (tile, j + 40)), t, s5),
-            )
-            s6, s7 = (
-                fma(load(words, (tile, j + 48)), t, s6),
-                fma(load(words, (tile, j + 56)), t, s7),
-            )
+            s0, s1 = fma(load(rows, (n, j)), t, s0), fma(load(rows, (n, j + 8)), t, s1)
+            s2, s3 = fma(load(rows, (n, j + 16)), t, s2), fma(load(rows, (n, j + 24)), t, s3)
+            s4, s5 = fma(load(rows, (n, j + 32)), t, s4), fma(load(rows, (n, j + 40)), t, s5)
+            s6, s7 = fma(load(rows, (n, j + 48)), t, s6), fma(load(rows, (n, j + 56)), t, s7)
         # A NaN stays.
         probability = larger(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), floor)
         store(s, i, probability)
@@ -351,25 +342,16 @@ def words_pass(block, documents, first, end, row):
         if a < math.inf:
             for word in range(i, i + WIDTH):
                 ratio[word] = cast(_slope(counts[word], s[word], a))
-        r0, r1, r2, r3 = (
-            spread(ratio, i),
-            spread(ratio, i + 1),
-            spread(ratio, i + 2),
-            spread(ratio, i + 3),
-        )
-        r4, r5, r6, r7 = (
-            spread(ratio, i + 4),
-            spread(ratio, i + 5),
-            spread(ratio, i + 6),
-            spread(ratio, i + 7),
-        )
+        r0, r1, r2 = spread(ratio, i), spread(ratio, i + 1), spread(ratio, i + 2)
+        r3, r4, r5 = spread(ratio, i + 3), spread(ratio, i + 4), spread(ratio, i + 5)
+        r6, r7 = spread(ratio, i + 6), spread(ratio, i + 7)
         for k in range(0, width, WIDTH):
             # Two chains of sums, which the processor makes at the same time.
             x, y, j = load(gradient, (row, k)), none, WIDTH * k
-            x, y = fma(load(words, (tile, j)), r0, x), fma(load(words, (tile, j + 32)), r4, y)
-            x, y = fma(load(words, (tile, j + 8)), r1, x), fma(load(words, (tile, j + 40)), r5, y)
-            x, y = fma(load(words, (tile, j + 16)), r2, x), fma(load(words, (tile, j + 48)), r6, y)
-            x, y = fma(load(words, (tile, j + 24)), r3, x), fma(load(words, (tile, j + 56)), r7, y)
+            x, y = fma(load(rows, (n, j)), r0, x), fma(load(rows, (n, j + 32)), r4, y)
+            x, y = fma(load(rows, (n, j + 8)), r1, x), fma(load(rows, (n, j + 40)), r5, y)
+            x, y = fma(load(rows, (n, j + 16)), r2, x), fma(load(rows, (n, j + 48)), r6, y)
+            x, y = fma(load(rows, (n, j + 24)), r3, x), fma(load(rows, (n, j + 56)), r7, y)
             store(gradient, (row, k), plus(x, y))
 
 

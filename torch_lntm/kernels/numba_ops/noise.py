@@ -167,6 +167,6 @@ def uniform(keys, numbers):
 
 @kernel
 def normal(keys, numbers, space):
-    """Standard normal numbers ``(n, size)`` of ``(n,)`` int64 keys, with work space ``(size + 16,)``."""
+    """Standard normal numbers ``(n, size)`` of ``(n,)`` int64 keys; space as above."""
     for row in range(len(keys)):
         fill_normal(np.uint64(keys[row]), space, numbers[row])
