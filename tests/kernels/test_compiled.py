@@ -377,7 +377,7 @@ def test_models_and_settings_share_their_compiled_kernels(numba) -> None:
     """Another type of an array or a number would cost many seconds of compiling."""
     from torch_lntm.kernels import compiled
 
-    batch, kernel = make_batch(np.ones((5, 6))), compiled.ops.visit
+    batch, kernel = make_batch(np.ones((5, 6))), compiled.visit_ops.visit
 
     def move(name: str, jitter: float) -> int:
         model = getattr(lntm.models, name)(4, 6, **F64)

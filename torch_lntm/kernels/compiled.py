@@ -17,7 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.kernels import numba_ops as ops
+from torch_lntm.kernels.numba_ops import blocks as block_ops
+from torch_lntm.kernels.numba_ops import counts as count_ops
+from torch_lntm.kernels.numba_ops import noise as noise_ops
+from torch_lntm.kernels.numba_ops import starts as start_ops
+from torch_lntm.kernels.numba_ops import visits as visit_ops
 from torch_lntm.kernels.threads import share
 
 _TAU = 2.0 * math.pi
@@ -32,11 +36,11 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 
 
 def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A matrix with columns as :class:`numba_ops.Map` has them, and the ranges of its rows."""
+    """A matrix with columns as :class:`visits.Map` has them, and the ranges of its rows."""
     rows, columns = matrix.shape
-    result = np.zeros((rows, ops.padded(columns)), matrix.dtype)
+    result = np.zeros((rows, block_ops.padded(columns)), matrix.dtype)
     result[:, :columns] = matrix
-    used = (result.reshape(rows, result.shape[1] // ops.WIDTH, ops.WIDTH) != 0).any(2)
+    used = (result.reshape(rows, result.shape[1] // block_ops.WIDTH, block_ops.WIDTH) != 0).any(2)
     if not rows:
         return result, np.zeros((2, used.shape[1]), np.int64)
     end = np.where(used.any(0), rows - used[::-1].argmax(0), 0)
@@ -45,7 +49,7 @@ def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _chart(
     loc: Tensor, loading: Tensor, num_laplace: int = 0, concentration: Tensor | None = None
-) -> ops.Map:
+) -> visit_ops.Map:
     """Map of z to logits, from the fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
 
     If the loading has more rows than columns and the last ones are diagonal, as in factor spaces,
@@ -57,7 +61,7 @@ def _chart(
     scale = noise.diagonal().copy()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
-        scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
+        scale = np.pad(scale, (0, block_ops.padded(num_topics) - num_topics))
     else:
         scale = scale[:0]
     push, pull = _padded(matrix), _padded(matrix.T)
@@ -67,16 +71,16 @@ def _chart(
         alpha = concentration.double()
         dim, log_normaliser = len(alpha), float(torch.lgamma(alpha).sum())
         rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha), alpha.new_ones(dim)
-        exact = np.ones((5, ops.padded(dim)))
+        exact = np.ones((5, block_ops.padded(dim)))
         exact[:, :dim], exact[4, dim:] = _array(torch.stack(rows)), 0.0
-    return ops.Map(
+    return visit_ops.Map(
         *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),
     )
 
 
 class _Blocks:
-    """Division of the chains of documents into blocks; see :func:`numba_ops.divide`.
+    """Division of the chains of documents into blocks; see :func:`blocks.divide`.
 
     Args:
         documents: The documents.
@@ -84,20 +88,20 @@ class _Blocks:
         dim: Dimension of z.
     """
 
-    def __init__(self, documents: ops.Documents, num_chains: int, dim: int) -> None:
+    def __init__(self, documents: block_ops.Documents, num_chains: int, dim: int) -> None:
         words, row_offsets = documents.words, documents.row_offsets
         num_topics = words.shape[1]
-        most_words = ops.BLOCK_BYTES // (ops.padded(num_topics) * words.itemsize)
+        most_words = block_ops.BLOCK_BYTES // (block_ops.padded(num_topics) * words.itemsize)
         self.offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
-        self.number, longest = ops.divide(row_offsets, num_chains, most_words, self.offsets)
+        self.number, longest = block_ops.divide(row_offsets, num_chains, most_words, self.offsets)
         self._sizes = num_topics, dim, longest, words.dtype
-        self._spaces: dict[int, ops.Block] = {}
+        self._spaces: dict[int, block_ops.Block] = {}
 
-    def work_space(self) -> ops.Block:
+    def work_space(self) -> block_ops.Block:
         """Work space of this thread."""
         thread = get_ident()
         if thread not in self._spaces:
-            self._spaces[thread] = ops.new_block(*self._sizes)
+            self._spaces[thread] = block_ops.new_block(*self._sizes)
         return self._spaces[thread]
 
 
@@ -118,15 +122,17 @@ def expected_counts(
     The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
-    topic_counts, s = torch.empty_like(weights), torch.empty_like(counts)
-    documents = map(_array, (weights, words, row_offsets, word_index, counts))
-    args = *documents, floor, *map(_array, (log_likelihood, topic_counts, s))
+    results = log_likelihood, torch.empty_like(weights), torch.empty_like(counts)
+    tensors = weights, words, row_offsets, word_index, counts, *results
+    args, num_topics = tuple(map(_array, tensors)), words.shape[1]
+    longest = int(np.diff(args[2]).max(initial=0))
 
     def work(first: int, end: int) -> None:
-        ops.expected_counts(*args, first, end)
+        pad = start_ops.new_pad(num_topics, longest, floor, args[1].dtype)
+        count_ops.expected_counts(pad, *args, first, end)
 
-    share(work, len(weights), len(counts) * weights.shape[1])
-    return log_likelihood, topic_counts, counts / s if keep else s[:0]
+    share(work, len(weights), len(counts) * num_topics)
+    return *results[:2], results[2] if keep else results[2][:0]
 
 
 def word_counts(
@@ -143,7 +149,7 @@ def word_counts(
     args = *map(_array, tensors), _array(result)
 
     def work(first: int, end: int) -> None:
-        ops.word_counts(*args, first, end)
+        count_ops.word_counts(*args, first, end)
 
     share(work, len(words), ratio.numel() * words.shape[1])
     return result
@@ -159,8 +165,8 @@ def start_step(
     """A step of a start.
 
     Args:
-        running: Fields of :class:`numba_ops.Running`, as tensors. The rows are overwritten.
-        documents: Fields of :class:`numba_ops.Step` up to ``table``, as tensors.
+        running: Fields of :class:`starts.Running`, as tensors. The rows are overwritten.
+        documents: Fields of :class:`starts.Step` up to ``table``, as tensors.
         sweeps: Number of updates of the proportions.
         concentration: Pseudo-tokens of each topic.
         weight: Factor of the word counts that are added to the rows.
@@ -169,20 +175,20 @@ def start_step(
         Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
     *tensors, floor = running
-    topics = ops.Running._make([*map(_array, tensors), floor])
+    topics = start_ops.Running._make([*map(_array, tensors), floor])
     num_topics, dtype = len(topics.factor), topics.rows.dtype
     arrays = list(map(_array, documents))
     num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
     theta, tokens = np.empty((2, num_docs, num_topics), dtype)
-    step = ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
+    step = start_ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
     longest = int(np.diff(step.row_offsets).max(initial=0))
 
     def visit(first: int, end: int) -> None:
-        pad = ops.new_pad(num_topics, longest, floor, dtype)
-        ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
+        pad = start_ops.new_pad(num_topics, longest, floor, dtype)
+        start_ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
 
     def add(first: int, end: int) -> None:
-        ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
+        start_ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
 
     share(visit, num_docs, 2 * sweeps * nnz * num_topics)
     share(add, len(step.words), nnz * num_topics)
@@ -190,8 +196,8 @@ def start_step(
 
 
 def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
-    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    """Numbers ``(n,)`` of pairs of rows by :func:`starts.pair_entropies` or the other kernel."""
+    kernel = start_ops.pair_entropies if name == "entropy" else start_ops.pair_overlaps
     result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
     args = _array(rows), *_array(pairs), _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
@@ -216,7 +222,7 @@ def draw_topics(
     args = tuple(map(_array, tensors))
 
     def work(first: int, end: int) -> None:
-        ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
+        count_ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
 
     share(work, len(words), (len(tokens) + len(uniforms)) * words.shape[1])
     return result
@@ -225,18 +231,18 @@ def draw_topics(
 def mixed(bits: Tensor) -> Tensor:
     """SplitMix64's output function of int64 bits."""
     result = torch.empty_like(bits)
-    ops.mixed(_array(bits).reshape(-1), _array(result).reshape(-1))
+    noise_ops.mixed(_array(bits).reshape(-1), _array(result).reshape(-1))
     return result
 
 
 def uniform(keys: Tensor, size: int) -> Tensor:
     """Uniform numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(ops.uniform, keys, size)
+    return _numbers(noise_ops.uniform, keys, size)
 
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(ops.normal, keys, size, np.empty(size + 2 * ops.WIDTH))
+    return _numbers(noise_ops.normal, keys, size, np.empty(size + 2 * block_ops.WIDTH))
 
 
 def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
@@ -261,14 +267,14 @@ def visit(
     """Move chains by some transitions.
 
     Args:
-        documents: First five fields of :class:`numba_ops.Documents` as tensors, and the floor.
+        documents: First five fields of :class:`blocks.Documents` as tensors, and the floor.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
         state: Fields of an HMCState ``(num_chains, num_docs, ...)``.
-        drawn: Only the first field of :class:`numba_ops.Randomness`, or all others. Axes of chains
+        drawn: Only the first field of :class:`visits.Randomness`, or all others. Axes of chains
             and of documents are in place of the axis of rows.
-        adaptation: Fields of :class:`numba_ops.Adaptation` ``(num_chains, num_docs)``, or only the
+        adaptation: Fields of :class:`visits.Adaptation` ``(num_chains, num_docs)``, or only the
             first.
-        settings: Fields of :class:`numba_ops.Settings`.
+        settings: Fields of :class:`visits.Settings`.
         number: Number of transitions.
         bursts: Concentration and length terms ``(num_docs,)`` of a Dirichlet-multinomial
             likelihood. None for independent draws.
@@ -278,8 +284,8 @@ def visit(
 
     Returns:
         ``state`` and ``adaptation`` after the transitions, the fields of
-        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
-        :class:`numba_ops.Counts`, ``(num_chains, num_docs, num_topics)`` and
+        :class:`visits.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
+        :class:`visits.Counts`, ``(num_chains, num_docs, num_topics)`` and
         ``(num_chains, nnz)``.
     """
     num_chains, num_docs, dim = state[0].shape
@@ -297,29 +303,29 @@ def visit(
         return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
     concentration, terms = bursts or (math.inf, words.new_empty(0, dtype=torch.float64))
-    held = ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
+    held = block_ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
     blocks = _Blocks(held, num_chains, dim)
     # A whole number, such as a jitter of 0, would compile all kernels again.
-    settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
+    settings = visit_ops.Settings(*settings[:4], *map(float, settings[4:]))
     args = (
         held,
         _chart(*form),
-        ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
+        visit_ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
         _randomness(drawn, rows, state[0].dtype),
         float(temperature),
         _array(metric if metric.dim() == 3 else metric[None]),
-        ops.Adaptation(*sizes),
+        visit_ops.Adaptation(*sizes),
         settings,
-        ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
-        ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
+        visit_ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
+        visit_ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
         blocks.offsets,
     )
 
     def work(first: int, end: int) -> None:
-        ops.visit(blocks.work_space(), *args, first, end)
+        visit_ops.visit(blocks.work_space(), *args, first, end)
 
     steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
@@ -327,11 +333,11 @@ def visit(
     return state, adaptation, outcome, (theta, ratio)
 
 
-def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops.Randomness:
+def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> visit_ops.Randomness:
     """Random numbers of transitions, or their keys, from the tensors of :func:`visit`."""
     if len(drawn) == 1:
         none = np.empty((0, 0))
         momentum = _array(drawn[0].new_empty(0, 0, 0, dtype=dtype))
-        return ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
+        return visit_ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
     numbers = (_array(x).reshape(len(x), rows, *x.shape[3:]) for x in drawn)
-    return ops.Randomness(np.empty(0, np.int64), *numbers)
+    return visit_ops.Randomness(np.empty(0, np.int64), *numbers)

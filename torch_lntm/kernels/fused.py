@@ -344,7 +344,7 @@ def visit(
             :class:`~torch_lntm.sampling.hmc.Randomness` with an axis of transitions.
         adaptation: Step sizes ``(num_chains, num_docs)`` and, if they are adapted, the tensors of
             a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`.
-        settings: Fields of :class:`torch_lntm.kernels.numba_ops.Settings`.
+        settings: Fields of :class:`torch_lntm.kernels.numba_ops.visits.Settings`.
         number: Number of transitions.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
         words: As for :func:`transition`.
@@ -358,9 +358,9 @@ def visit(
 
     Returns:
         The new ``state`` and ``adaptation``, the fields of
-        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and
-        arguments of :func:`word_counts`: proportions ``(num_chains, num_docs, num_topics)`` and
-        ratios ``(num_chains, nnz)``.
+        :class:`torch_lntm.kernels.numba_ops.visits.Outcome`, ``(number, num_chains, num_docs)``
+        each, and arguments of :func:`word_counts`: proportions ``(num_chains, num_docs,
+        num_topics)`` and ratios ``(num_chains, nnz)``.
     """
     from torch_lntm.kernels import compiled
 
@@ -385,8 +385,8 @@ def start_step(
     """A step of a start, by compiled kernels alone.
 
     Args:
-        running: Fields of :class:`torch_lntm.kernels.numba_ops.Running`, as tensors. The rows are
-            contiguous and overwritten.
+        running: Fields of :class:`torch_lntm.kernels.numba_ops.starts.Running`, as tensors. The
+            rows are contiguous and overwritten.
         words: ``(n,)`` positions of the words of the batch in the rows.
         batch: The documents, over these words.
         theta: ``(corpus_size, num_topics)`` proportions of all documents. Those of the batch are

@@ -30,9 +30,12 @@ _FEW_TOPICS = 20
 MAX_CACHED_COUNTS = 4_000_000
 #: Largest size of a corpus of which a GPU holds a copy: the host holds one too while it is made.
 MAX_COPIED_BYTES = 2**33
-#: Largest number of documents in the stochastic steps of the start. They suffice for its updates,
-#: and every process of a fit of parts holds them.
+#: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
+#: process holds them.
 SAMPLE_DOCS = 100_000
+#: The same for a whole corpus: tokens for every topic, and smallest number of documents. More
+#: documents leave too few epochs between the mergers of topics.
+SAMPLE_TOKENS, LEAST_SAMPLE = 100_000, 20_000
 
 T = TypeVar("T")
 Positions = NDArray[np.int64]
@@ -331,15 +334,17 @@ class DocumentShard:
         return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
-        """Documents for the stochastic steps of the start, in every process: all, or some of many.
+        """Documents for the stochastic steps of the start, in every process.
 
-        Batches of the corpus in memory take a fraction of the time of those from a disk.
+        They are a sample of the documents, unless the corpus is small or topics are many.
         """
         documents = self.corpus.nonempty
-        if len(documents) <= SAMPLE_DOCS:
+        length = self.corpus.num_tokens / len(documents)
+        most = max(LEAST_SAMPLE, int(model.num_topics * SAMPLE_TOKENS / length))
+        if len(documents) <= most:
             return self
         rng = np.random.default_rng([seed, 0])
-        chosen = np.sort(rng.choice(documents, SAMPLE_DOCS, replace=False))
+        chosen = np.sort(rng.choice(documents, most, replace=False))
         return _alone(model, self.corpus[chosen].to_scipy())
 
     def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:

@@ -259,9 +259,8 @@ class Start:
     or if keywords decide which topics there are.
 
     Every process makes every step, because a step is so small that sharing it would take longer
-    than making it. If the corpus is in parts or has more than 100,000 documents, the steps visit a
-    sample of its documents. Prior and means come from the final proportions, which each process
-    computes for its own documents.
+    than making it. In a large corpus the steps of ``"lda"`` visit a sample of the documents. Prior
+    and means come from the final proportions, which each process computes for its own documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
@@ -292,7 +291,10 @@ class Start:
     ) -> None:
         self.model, self.shard, self.processes = model, shard, shard.processes
         self.name, self.seed = name, seed
-        self.sample = shard.sample(model, seed)
+        # A single epoch of a sample would have too few steps.
+        self.sample = shard
+        if name != "documents" or shard.part is not None:
+            self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus
         #: Tokens of all documents. The topics' word counts are on this scale.
         self.num_tokens = shard.corpus.whole.num_tokens

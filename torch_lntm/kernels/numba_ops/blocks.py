@@ -22,7 +22,6 @@ from torch_lntm.kernels.numba_ops.vectors import (
     largest,
     load,
     log,
-    log_double,
     over,
     plus,
     spread,
@@ -369,7 +368,7 @@ def words_log_likelihood(counts, s, first, end, concentration):
     for i in range(first, rest, WIDTH):
         terms = plus(terms, doubled(times(load(counts, i), log(load(s, i)))))
     for i in range(rest, end):
-        total += counts[i] * log_double(np.float64(s[i]))
+        total += counts[i] * math.log(np.float64(s[i]))
     return total + sum_lanes(terms)
 
 

@@ -20,6 +20,7 @@ from torch_lntm.kernels.numba_ops.vectors import (
     lanes_of,
     log,
     plus,
+    polynomial,
     repeated,
     root,
     store,
@@ -50,6 +51,11 @@ def folded(key, number):
 def uniform_number(key, number):
     """Uniform number of a key at an index, to the bit that of :func:`torch_lntm.noise.uniform`."""
     return (np.float64(np.int64(folded(key, number) >> _12)) + 0.5) * 2.220446049250313e-16
+
+
+#: (sin x − x) / x³ and cos x in x², by Taylor's series.
+_SINE = polynomial(*((-1.0) ** n / math.factorial(2 * n + 1) for n in range(7, 0, -1)))
+_COSINE = polynomial(*((-1.0) ** n / math.factorial(2 * n) for n in range(8, -1, -1)))
 
 
 @intrinsic
@@ -108,20 +114,8 @@ def _circle(turn):
     x = fma(lanes_of(-0.25), plus(quarter, lanes_of(-shift)), turn)
     x = times(lanes_of(_TAU), x)
     w, one = times(x, x), lanes_of(1.0)
-    s = fma(w, lanes_of(-1.0 / 1307674368000.0), lanes_of(1.0 / 6227020800.0))
-    s = fma(s, w, lanes_of(-1.0 / 39916800.0))
-    s = fma(s, w, lanes_of(1.0 / 362880.0))
-    s = fma(s, w, lanes_of(-1.0 / 5040.0))
-    s = fma(s, w, lanes_of(1.0 / 120.0))
-    s = fma(s, w, lanes_of(-1.0 / 6.0))
-    s = fma(times(s, w), x, x)
-    c = fma(w, lanes_of(1.0 / 20922789888000.0), lanes_of(-1.0 / 87178291200.0))
-    c = fma(c, w, lanes_of(1.0 / 479001600.0))
-    c = fma(c, w, lanes_of(-1.0 / 3628800.0))
-    c = fma(c, w, lanes_of(1.0 / 40320.0))
-    c = fma(c, w, lanes_of(-1.0 / 720.0))
-    c = fma(c, w, lanes_of(1.0 / 24.0))
-    c = fma(fma(c, w, lanes_of(-0.5)), w, one)
+    s = fma(times(_SINE(w), w), x, x)
+    c = _COSINE(w)
     return _turned(s, c, plus(quarter, one)), _turned(s, c, quarter)
 
 

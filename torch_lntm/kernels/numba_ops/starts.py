@@ -21,10 +21,17 @@ from torch_lntm.kernels.numba_ops.blocks import (
 from torch_lntm.kernels.numba_ops.counts import word_sums
 from torch_lntm.kernels.numba_ops.vectors import (
     WIDTH,
+    doubled,
+    fma,
     inlined,
     inlined_in_any_order,
     kernel,
-    log_double,
+    lanes_of,
+    larger,
+    load,
+    log,
+    plus,
+    sum_lanes,
 )
 
 Array = Any
@@ -259,11 +266,15 @@ def start_words(sums, running, step, weight, first, end):
 @inlined_in_any_order
 def _entropy(a, b):
     """N log N − Σ_v n_v log n_v for n = a + b."""
-    total, inner = 0.0, 0.0
-    for v in range(len(a)):
+    tokens = terms = lanes_of(0.0)
+    rest = len(a) // WIDTH * WIDTH
+    for v in range(0, rest, WIDTH):
+        x = doubled(plus(load(a, v), load(b, v)))
+        tokens, terms = plus(tokens, x), fma(x, log(larger(x, lanes_of(_TINY))), terms)
+    total, inner = sum_lanes(tokens), sum_lanes(terms)
+    for v in range(rest, len(a)):
         x = np.float64(a[v] + b[v])
-        total += x
-        inner += x * log_double(x if x > _TINY else _TINY)
+        total, inner = total + x, inner + x * math.log(max(x, _TINY))
     return total * math.log(max(total, _TINY)) - inner
 
 

@@ -149,6 +149,23 @@ def fma(typing, x, y, z):
     return x(x, y, z), code
 
 
+def polynomial(*coefficients):
+    """Intrinsic of a polynomial of lanes, from the coefficient of the highest power on."""
+
+    @intrinsic
+    def operation(typing, x):
+        def code(context, builder, signature, args):
+            first, *rest = (ir.Constant(args[0].type, [float(c)] * WIDTH) for c in coefficients)
+            for constant in rest:
+                product = builder.fmul(first, args[0], flags=("contract",))
+                first = builder.fadd(product, constant, flags=("contract",))
+            return first
+
+        return x(x), code
+
+    return operation
+
+
 def _operation(name, docs):
     """Intrinsic of two vectors by LLVM's instruction of a name."""
 
@@ -322,6 +339,20 @@ def sums_of_eight(typing, a, b, c, d, e, f, g, h):
 # whole vectors: 0.3 ns a number rather than 2.5.
 
 
+_EXP_SINGLE = polynomial(
+    *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1),
+    5.0000001201e-1,
+)
+#: 1/n! from n = 13 to 2.
+_EXP_DOUBLE = polynomial(*(1.0 / math.factorial(n) for n in range(13, 1, -1)))
+_LOG_SINGLE = polynomial(0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693)
+_LOG_DOUBLE = polynomial(
+    *(1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01),
+    *(2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01),
+    6.666666666666735130e-01,
+)
+
+
 @inlined
 def _exp_single(x):
     """e^x to 1.2e-7 relative, 0 from −87 down, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
@@ -332,11 +363,7 @@ def _exp_single(x):
     r = fma(n, lanes_of(np.float32(-0.693359375)), y)
     r = fma(n, lanes_of(np.float32(2.12194440e-4)), r)
     one = lanes_of(np.float32(1.0))
-    p = fma(lanes_of(np.float32(1.9875691500e-4)), r, lanes_of(np.float32(1.3981999507e-3)))
-    p = fma(p, r, lanes_of(np.float32(8.3334519073e-3)))
-    p = fma(p, r, lanes_of(np.float32(4.1665795894e-2)))
-    p = fma(p, r, lanes_of(np.float32(1.6666665459e-1)))
-    p = fma(p, r, lanes_of(np.float32(5.0000001201e-1)))
+    p = _EXP_SINGLE(r)
     p = fma(fma(p, r, one), r, one)
     return where_above(x, lowest, times(p, _power(shifted)), lanes_of(np.float32(0.0)))
 
@@ -351,17 +378,7 @@ def _exp_double(x):
     r = fma(n, lanes_of(-6.93147180369123816490e-01), y)
     r = fma(n, lanes_of(-1.90821492927058770002e-10), r)
     one = lanes_of(1.0)
-    p = fma(lanes_of(1.0 / 6227020800.0), r, lanes_of(1.0 / 479001600.0))
-    p = fma(p, r, lanes_of(1.0 / 39916800.0))
-    p = fma(p, r, lanes_of(1.0 / 3628800.0))
-    p = fma(p, r, lanes_of(1.0 / 362880.0))
-    p = fma(p, r, lanes_of(1.0 / 40320.0))
-    p = fma(p, r, lanes_of(1.0 / 5040.0))
-    p = fma(p, r, lanes_of(1.0 / 720.0))
-    p = fma(p, r, lanes_of(1.0 / 120.0))
-    p = fma(p, r, lanes_of(1.0 / 24.0))
-    p = fma(p, r, lanes_of(1.0 / 6.0))
-    p = fma(p, r, lanes_of(0.5))
+    p = _EXP_DOUBLE(r)
     p = fma(fma(p, r, one), r, one)
     return where_above(x, lowest, times(p, _power(shifted)), lanes_of(0.0))
 
@@ -373,9 +390,7 @@ def _log_single(x):
     f = plus(m, lanes_of(np.float32(-1.0)))
     s = over(f, plus(lanes_of(np.float32(2.0)), f))
     z = times(s, s)
-    rest = fma(lanes_of(np.float32(0.24279078841)), z, lanes_of(np.float32(0.28498786688)))
-    rest = fma(rest, z, lanes_of(np.float32(0.40000972152)))
-    rest = times(fma(rest, z, lanes_of(np.float32(0.66666662693))), z)
+    rest = times(_LOG_SINGLE(z), z)
     half = times(times(lanes_of(np.float32(0.5)), f), f)
     rest = fma(s, plus(half, rest), times(k, lanes_of(np.float32(9.0580006145e-06))))
     minus = lanes_of(np.float32(-1.0))
@@ -386,46 +401,17 @@ def _log_single(x):
 
 @inlined
 def _log_lanes_double(x):
-    """:func:`log_double` of lanes."""
+    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
     k, m = _exponent(x), _mantissa(x)
     f = plus(m, lanes_of(-1.0))
     s = over(f, plus(lanes_of(2.0), f))
     z = times(s, s)
-    rest = fma(lanes_of(1.479819860511658591e-01), z, lanes_of(1.531383769920937332e-01))
-    rest = fma(rest, z, lanes_of(1.818357216161805012e-01))
-    rest = fma(rest, z, lanes_of(2.222219843214978396e-01))
-    rest = fma(rest, z, lanes_of(2.857142874366239149e-01))
-    rest = fma(rest, z, lanes_of(3.999999999940941908e-01))
-    rest = times(fma(rest, z, lanes_of(6.666666666666735130e-01)), z)
+    rest = times(_LOG_DOUBLE(z), z)
     half = times(times(lanes_of(0.5), f), f)
     rest = fma(s, plus(half, rest), times(k, lanes_of(1.90821492927058770002e-10)))
     value = plus(f, fma(lanes_of(-1.0), half, rest))
     value = fma(k, lanes_of(6.93147180369123816490e-01), value)
     return where_above(x, lanes_of(1.7976931348623157e308), x, value)
-
-
-@inlined
-def log_double(x):
-    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
-    bits = np.float64(x).view(np.int64)
-    shifted = bits - 0x3FE6A09E667F3BCD
-    k = np.float64(shifted >> 52)
-    f = np.int64((shifted & 0x000FFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD).view(np.float64) - 1.0
-    s = f / (2.0 + f)
-    z = s * s
-    w = z * z
-    odd = w * (
-        3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01)
-    )
-    even = z * (
-        6.666666666666735130e-01
-        + w
-        * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01))
-    )
-    half = 0.5 * f * f
-    rest = s * (half + (odd + even)) + k * 1.90821492927058770002e-10
-    value = k * 6.93147180369123816490e-01 - ((half - rest) - f)
-    return value if x < math.inf else x
 
 
 def exp(x):
