@@ -230,15 +230,16 @@ def copy_row(source, into, at):
 
 
 @inlined
-def pad_words(block, at):
-    """Write words of zeros from a place on, and return their end, a multiple of ``WIDTH``."""
-    none = lanes_of(block.theta.dtype.type(0))
-    while at % WIDTH:
-        for k in range(0, block.theta.shape[1], WIDTH):
-            store(block.words, (at // WIDTH, place_of(at, k)), none)
-        block.counts[at] = 0
-        at += 1
-    return at
+def copy_words(words, index, counts, block, at):
+    """Write the words of a document from a place on, and return their end, a multiple of ``WIDTH``.
+
+    The last word fills the padding, with the count 0.
+    """
+    for i in range((len(index) + WIDTH - 1) // WIDTH * WIDTH):
+        entry = min(i, len(index) - 1)
+        copy_row(words[index[entry]], block.words, at + i)
+        block.counts[at + i] = counts[entry] if i < len(index) else 0
+    return at + (len(index) + WIDTH - 1) // WIDTH * WIDTH
 
 
 @inlined
@@ -248,12 +249,10 @@ def fill(block, documents, num_chains, loc, first, end):
     for item in range(first, end):
         doc = item // num_chains
         if doc != last:
-            begin = at
-            for entry in range(documents.row_offsets[doc], documents.row_offsets[doc + 1]):
-                copy_row(documents.words[documents.word_index[entry]], block.words, at)
-                block.counts[at] = documents.counts[entry]
-                at += 1
-            at, last = pad_words(block, at), doc
+            i, j = documents.row_offsets[doc], documents.row_offsets[doc + 1]
+            index, counts = documents.word_index[i:j], documents.counts[i:j]
+            begin, last = at, doc
+            at = copy_words(documents.words, index, counts, block, at)
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc

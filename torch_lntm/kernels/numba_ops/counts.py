@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 
 from torch_lntm.kernels.numba_ops.blocks import (
-    copy_row,
+    copy_words,
     words_log_likelihood,
     words_pass,
 )
-from torch_lntm.kernels.numba_ops.vectors import WIDTH, inlined, kernel
+from torch_lntm.kernels.numba_ops.vectors import inlined, kernel
 
 
 @kernel
@@ -44,21 +44,16 @@ def expected_counts(
         end: End of the documents.
     """
     for doc in range(first, end):
-        begin, size = row_offsets[doc], row_offsets[doc + 1] - row_offsets[doc]
-        stop = (size + WIDTH - 1) // WIDTH * WIDTH
-        for at in range(stop):
-            # Behind the end is the last word again, because zeros would make NaN of infinite t.
-            entry = begin + min(at, size - 1)
-            copy_row(words[word_index[entry]], pad.words, at)
-            pad.counts[at] = counts[entry] if at < size else 0
+        i, j = row_offsets[doc], row_offsets[doc + 1]
+        stop = copy_words(words, word_index[i:j], counts[i:j], pad, 0)
         for k in range(weights.shape[1]):
             pad.theta[0, k] = weights[doc, k]
         words_pass(pad, pad, 0, stop, 0)
         for k in range(weights.shape[1]):
             topic_counts[doc, k] = weights[doc, k] * pad.slope[0, k]
-        log_likelihood[doc] = words_log_likelihood(pad.counts, pad.s, 0, size, math.inf)
-        for at in range(size):
-            ratio[begin + at] = pad.ratio[at]
+        log_likelihood[doc] = words_log_likelihood(pad.counts, pad.s, 0, j - i, math.inf)
+        for entry in range(i, j):
+            ratio[entry] = pad.ratio[entry - i]
 
 
 @inlined

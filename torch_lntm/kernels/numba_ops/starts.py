@@ -12,7 +12,6 @@ import numpy as np
 from torch_lntm.kernels.numba_ops.blocks import (
     aligned_zeros,
     copy_row,
-    pad_words,
     padded,
     place_of,
     words_log_likelihood,
@@ -155,17 +154,6 @@ def _copy_row(running, word, into, at):
             into[tile, place_of(at, k)] = (floor if value < floor else value) / factor[k]
 
 
-@inlined
-def _copy_document(pad, running, step, doc):
-    """Copy a document's words, and return their number with padding."""
-    begin, at = step.row_offsets[doc], 0
-    for entry in range(begin, step.row_offsets[doc + 1]):
-        _copy_row(running, step.words[step.word_index[entry]], pad.words, at)
-        pad.counts[at] = step.counts[entry]
-        at += 1
-    return pad_words(pad, at)
-
-
 @inlined_in_any_order
 def _dot(x, y):
     """Σ_k x_k y_k. Loops that also write add in another order where arrays are neighbours."""
@@ -182,14 +170,6 @@ def _sum_of(x):
     for k in range(len(x)):
         total += x[k]
     return total
-
-
-@inlined
-def _scaled_theta(running, theta, t):
-    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
-    for k in range(len(theta)):
-        t[k] = running.factor[k] * theta[k]
-    t[len(theta)] = _dot(running.shift, theta)
 
 
 @inlined
@@ -223,18 +203,25 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
     t, g = pad.theta[0], pad.slope[0]
     pseudo = t.dtype.type(concentration)
     for doc in range(first, end):
-        stop = _copy_document(pad, running, step, doc)
+        begin, size = step.row_offsets[doc], step.row_offsets[doc + 1] - step.row_offsets[doc]
+        stop = (size + WIDTH - 1) // WIDTH * WIDTH
+        for at in range(stop):
+            entry = begin + min(at, size - 1)
+            _copy_row(running, step.words[step.word_index[entry]], pad.words, at)
+            pad.counts[at] = step.counts[entry] if at < size else 0
         own, new = step.theta[doc], step.table[step.index[doc]]
         for _ in range(sweeps):
             for k in range(len(own)):
                 own[k] = new[k]
-            _scaled_theta(running, own, t)
+            # This goes with the rows of :func:`_copy_row`.
+            for k in range(len(own)):
+                t[k] = running.factor[k] * own[k]
+            t[len(own)] = _dot(running.shift, own)
             words_pass(pad, pad, 0, stop, 0)
             _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
         step.value[doc] = words_log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
-        begin = step.row_offsets[doc]
-        for entry in range(begin, step.row_offsets[doc + 1]):
-            step.ratio[entry] = pad.ratio[entry - begin]
+        for at in range(size):
+            step.ratio[begin + at] = pad.ratio[at]
 
 
 @kernel
