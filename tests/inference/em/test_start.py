@@ -490,7 +490,9 @@ def test_the_start_of_a_large_corpus_visits_a_sample(monkeypatch: pytest.MonkeyP
     assert [part.num_nonempty for part in sampled] == [12] * 3
     first, again, other = (part.to_scipy().toarray().tolist() for part in sampled)
     rows = corpus.to_scipy().toarray().tolist()
-    assert first == again != other and all(row in rows for row in first)
+    assert first == again != other
+    assert all(row in rows for row in first)
     assert begun(model, corpus, name="documents").sample.corpus.num_docs == 30
     result = fit_monte_carlo(model, corpus, max_epochs=2)
-    assert result.means is not None and bool(result.means[[0, 29]].isfinite().all())
+    assert result.means is not None
+    assert bool(result.means[[0, 29]].isfinite().all())
