@@ -22,6 +22,7 @@ from torch_lntm.kernels.numba_ops import counts as count_ops
 from torch_lntm.kernels.numba_ops import noise as noise_ops
 from torch_lntm.kernels.numba_ops import starts as start_ops
 from torch_lntm.kernels.numba_ops import visits as visit_ops
+from torch_lntm.kernels.numba_ops.vectors import WIDTH
 from torch_lntm.kernels.threads import share
 
 _TAU = 2.0 * math.pi
@@ -40,7 +41,7 @@ def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     rows, columns = matrix.shape
     result = np.zeros((rows, block_ops.padded(columns)), matrix.dtype)
     result[:, :columns] = matrix
-    used = (result.reshape(rows, result.shape[1] // block_ops.WIDTH, block_ops.WIDTH) != 0).any(2)
+    used = (result.reshape(rows, result.shape[1] // WIDTH, WIDTH) != 0).any(2)
     if not rows:
         return result, np.zeros((2, used.shape[1]), np.int64)
     end = np.where(used.any(0), rows - used[::-1].argmax(0), 0)
@@ -242,7 +243,7 @@ def uniform(keys: Tensor, size: int) -> Tensor:
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(noise_ops.normal, keys, size, np.empty(size + 2 * block_ops.WIDTH))
+    return _numbers(noise_ops.normal, keys, size, np.empty(size + 2 * WIDTH))
 
 
 def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
