@@ -152,6 +152,7 @@ def read_vectors(path: str | Path, vocabulary: Iterable[str] | None) -> WordVect
         ConfigError: A vector is not finite, or no word has a vector.
 
     Example:
+        >>> from pathlib import Path
         >>> size = Path("small.txt").write_text("cat 1.0 0.0\ndog 0.9 0.1\n")
         >>> lntm.corpus.read_vectors("small.txt", ["cat", "tree"]).found
         array([ True, False])
