@@ -9,6 +9,7 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from threading import get_ident
 from typing import Any
 
@@ -17,12 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.kernels.numba_ops import blocks as block_ops
-from torch_lntm.kernels.numba_ops import counts as count_ops
-from torch_lntm.kernels.numba_ops import noise as noise_ops
-from torch_lntm.kernels.numba_ops import starts as start_ops
-from torch_lntm.kernels.numba_ops import visits as visit_ops
-from torch_lntm.kernels.numba_ops.vectors import WIDTH
+from torch_lntm.errors import ConfigError
+from torch_lntm.kernels import numba_ops as ops
 from torch_lntm.kernels.threads import share
 
 _TAU = 2.0 * math.pi
@@ -37,11 +34,11 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 
 
 def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A matrix with columns as :class:`visits.Map` has them, and the ranges of its rows."""
+    """A matrix with columns as :class:`numba_ops.Map` has them, and the ranges of its rows."""
     rows, columns = matrix.shape
-    result = np.zeros((rows, block_ops.padded(columns)), matrix.dtype)
+    result = np.zeros((rows, ops.padded(columns)), matrix.dtype)
     result[:, :columns] = matrix
-    used = (result.reshape(rows, result.shape[1] // WIDTH, WIDTH) != 0).any(2)
+    used = (result.reshape(rows, result.shape[1] // ops.WIDTH, ops.WIDTH) != 0).any(2)
     if not rows:
         return result, np.zeros((2, used.shape[1]), np.int64)
     end = np.where(used.any(0), rows - used[::-1].argmax(0), 0)
@@ -50,7 +47,7 @@ def _padded(matrix: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _chart(
     loc: Tensor, loading: Tensor, num_laplace: int = 0, concentration: Tensor | None = None
-) -> visit_ops.Map:
+) -> ops.Map:
     """Map of z to logits, from the fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
 
     If the loading has more rows than columns and the last ones are diagonal, as in factor spaces,
@@ -62,7 +59,7 @@ def _chart(
     scale = noise.diagonal().copy()
     if len(matrix) > num_topics and np.count_nonzero(noise) == np.count_nonzero(scale):
         matrix = matrix[:-num_topics]
-        scale = np.pad(scale, (0, block_ops.padded(num_topics) - num_topics))
+        scale = np.pad(scale, (0, ops.padded(num_topics) - num_topics))
     else:
         scale = scale[:0]
     push, pull = _padded(matrix), _padded(matrix.T)
@@ -72,41 +69,47 @@ def _chart(
         alpha = concentration.double()
         dim, log_normaliser = len(alpha), float(torch.lgamma(alpha).sum())
         rows = alpha, 1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha), alpha.new_ones(dim)
-        exact = np.ones((5, block_ops.padded(dim)))
+        exact = np.ones((5, ops.padded(dim)))
         exact[:, :dim], exact[4, dim:] = _array(torch.stack(rows)), 0.0
-    return visit_ops.Map(
+    return ops.Map(
         *(_array(loc.reshape(-1, num_topics)), *push, *pull, scale, dim, num_laplace),
         *(exact.astype(matrix.dtype), exact, log_normaliser),
     )
 
 
-class _Blocks:
-    """Division of the chains of documents into blocks; see :func:`blocks.divide`.
+def _divided(
+    documents: ops.Documents, num_chains: int, dim: int
+) -> tuple[NDArray[np.int64], int, dict[int, ops.Block]]:
+    """Division of the chains of documents into blocks; see :func:`numba_ops.divide`.
 
     Args:
         documents: The documents.
         num_chains: Number of chains of each document.
         dim: Dimension of z.
+
+    Returns:
+        Offsets and number of the blocks, and a work space for whichever thread asks for its own.
     """
-
-    def __init__(self, documents: block_ops.Documents, num_chains: int, dim: int) -> None:
-        words, row_offsets = documents.words, documents.row_offsets
-        num_topics = words.shape[1]
-        most_words = block_ops.BLOCK_BYTES // (block_ops.padded(num_topics) * words.itemsize)
-        self.offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
-        self.number, longest = block_ops.divide(row_offsets, num_chains, most_words, self.offsets)
-        self._sizes = num_topics, dim, longest, words.dtype
-        self._spaces: dict[int, block_ops.Block] = {}
-
-    def work_space(self) -> block_ops.Block:
-        """Work space of this thread."""
-        thread = get_ident()
-        if thread not in self._spaces:
-            self._spaces[thread] = block_ops.new_block(*self._sizes)
-        return self._spaces[thread]
+    words, row_offsets = documents.words, documents.row_offsets
+    most_words = ops.BLOCK_BYTES // (ops.padded(words.shape[1]) * words.itemsize)
+    offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
+    number, longest = ops.divide(row_offsets, num_chains, most_words, offsets)
+    sizes = words.shape[1], dim, longest, words.dtype
+    return offsets, number, defaultdict(lambda: ops.new_block(*sizes))
 
 
 # -- operations ------------------------------------------------------------------------------------
+
+
+def read(entries: Any, rows: NDArray[Any], num_words: int, dtype: torch.dtype) -> Any:
+    """Tensors, lengths and order by word of a batch, from arguments of :func:`numba_ops.read`."""
+    nnz = int((entries[0][rows + 1] - entries[0][rows]).sum())
+    whole, real = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=dtype)
+    made = [whole.new_empty(len(rows) + 1), whole.new_empty(nnz), real.new_empty(nnz)]
+    made += [real.new_empty(len(rows)), *whole.new_empty(2, nnz), whole.new_empty(num_words + 2)]
+    if not ops.read(entries, rows, tuple(map(_array, made))):
+        raise ConfigError(f"a word of the documents is outside of the vocabulary of {num_words}")
+    return made[:3], made[3], (*made[4:6], made[6][:-1])
 
 
 def expected_counts(
@@ -129,8 +132,8 @@ def expected_counts(
     longest = int(np.diff(args[2]).max(initial=0))
 
     def work(first: int, end: int) -> None:
-        pad = start_ops.new_pad(num_topics, longest, floor, args[1].dtype)
-        count_ops.expected_counts(pad, *args, first, end)
+        pad = ops.new_pad(num_topics, longest, floor, args[1].dtype)
+        ops.expected_counts(pad, *args, first, end)
 
     share(work, len(weights), len(counts) * num_topics)
     return *results[:2], results[2] if keep else results[2][:0]
@@ -150,7 +153,7 @@ def word_counts(
     args = *map(_array, tensors), _array(result)
 
     def work(first: int, end: int) -> None:
-        count_ops.word_counts(*args, first, end)
+        ops.word_counts(*args, first, end)
 
     share(work, len(words), ratio.numel() * words.shape[1])
     return result
@@ -166,8 +169,8 @@ def start_step(
     """A step of a start.
 
     Args:
-        running: Fields of :class:`starts.Running`, as tensors. The rows are overwritten.
-        documents: Fields of :class:`starts.Step` up to ``table``, as tensors.
+        running: Fields of :class:`numba_ops.Running`, as tensors. The rows are overwritten.
+        documents: Fields of :class:`numba_ops.Step` up to ``table``, as tensors.
         sweeps: Number of updates of the proportions.
         concentration: Pseudo-tokens of each topic.
         weight: Factor of the word counts that are added to the rows.
@@ -176,20 +179,20 @@ def start_step(
         Log likelihood, and expected tokens ``(num_topics,)`` of the topics in float64.
     """
     *tensors, floor = running
-    topics = start_ops.Running._make([*map(_array, tensors), floor])
+    topics = ops.Running._make([*map(_array, tensors), floor])
     num_topics, dtype = len(topics.factor), topics.rows.dtype
     arrays = list(map(_array, documents))
     num_docs, nnz = len(arrays[1]) - 1, len(arrays[2])
     theta, tokens = np.empty((2, num_docs, num_topics), dtype)
-    step = start_ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
+    step = ops.Step._make([*arrays, theta, tokens, np.empty(nnz, dtype), np.empty(num_docs)])
     longest = int(np.diff(step.row_offsets).max(initial=0))
 
     def visit(first: int, end: int) -> None:
-        pad = start_ops.new_pad(num_topics, longest, floor, dtype)
-        start_ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
+        pad = ops.new_pad(num_topics, longest, floor, dtype)
+        ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
 
     def add(first: int, end: int) -> None:
-        start_ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
+        ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
 
     share(visit, num_docs, 2 * sweeps * nnz * num_topics)
     share(add, len(step.words), nnz * num_topics)
@@ -197,13 +200,12 @@ def start_step(
 
 
 def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` of pairs of rows by :func:`starts.pair_entropies` or the other kernel."""
-    kernel = start_ops.pair_entropies if name == "entropy" else start_ops.pair_overlaps
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_numbers`."""
     result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
-    args = _array(rows), *_array(pairs), _array(result)
+    args = _array(rows), *_array(pairs), name == "overlap", _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
     effort = 10 * len(result) * rows.shape[1]
-    share(lambda first, end: kernel(*args, first, end), len(result), effort)
+    share(lambda first, end: ops.pair_numbers(*args, first, end), len(result), effort)
     return result
 
 
@@ -223,7 +225,7 @@ def draw_topics(
     args = tuple(map(_array, tensors))
 
     def work(first: int, end: int) -> None:
-        count_ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
+        ops.draw_topics(*args, np.empty(words.shape[1]), result.numpy(), first, end)
 
     share(work, len(words), (len(tokens) + len(uniforms)) * words.shape[1])
     return result
@@ -232,18 +234,18 @@ def draw_topics(
 def mixed(bits: Tensor) -> Tensor:
     """SplitMix64's output function of int64 bits."""
     result = torch.empty_like(bits)
-    noise_ops.mixed(_array(bits).reshape(-1), _array(result).reshape(-1))
+    ops.mixed(_array(bits).reshape(-1), _array(result).reshape(-1))
     return result
 
 
 def uniform(keys: Tensor, size: int) -> Tensor:
     """Uniform numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(noise_ops.uniform, keys, size)
+    return _numbers(ops.uniform, keys, size)
 
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(noise_ops.normal, keys, size, np.empty(size + 2 * WIDTH))
+    return _numbers(ops.normal, keys, size, np.empty(size + 2 * ops.WIDTH))
 
 
 def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
@@ -268,14 +270,14 @@ def visit(
     """Move chains by some transitions.
 
     Args:
-        documents: First five fields of :class:`blocks.Documents` as tensors, and the floor.
+        documents: First five fields of :class:`numba_ops.Documents` as tensors, and the floor.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
         state: Fields of an HMCState ``(num_chains, num_docs, ...)``.
-        drawn: Only the first field of :class:`visits.Randomness`, or all others. Axes of chains
+        drawn: Only the first field of :class:`numba_ops.Randomness`, or all others. Axes of chains
             and of documents are in place of the axis of rows.
-        adaptation: Fields of :class:`visits.Adaptation` ``(num_chains, num_docs)``, or only the
+        adaptation: Fields of :class:`numba_ops.Adaptation` ``(num_chains, num_docs)``, or only the
             first.
-        settings: Fields of :class:`visits.Settings`.
+        settings: Fields of :class:`numba_ops.Settings`.
         number: Number of transitions.
         bursts: Concentration and length terms ``(num_docs,)`` of a Dirichlet-multinomial
             likelihood. None for independent draws.
@@ -285,8 +287,8 @@ def visit(
 
     Returns:
         ``state`` and ``adaptation`` after the transitions, the fields of
-        :class:`visits.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
-        :class:`visits.Counts`, ``(num_chains, num_docs, num_topics)`` and
+        :class:`numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and those of
+        :class:`numba_ops.Counts`, ``(num_chains, num_docs, num_topics)`` and
         ``(num_chains, nnz)``.
     """
     num_chains, num_docs, dim = state[0].shape
@@ -304,41 +306,41 @@ def visit(
         return state, adaptation, outcome, (theta, ratio)
     *tensors, floor = documents
     concentration, terms = bursts or (math.inf, words.new_empty(0, dtype=torch.float64))
-    held = block_ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
+    held = ops.Documents._make([*map(_array, (*tensors, terms)), concentration, floor])
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
-    blocks = _Blocks(held, num_chains, dim)
+    offsets, num_blocks, spaces = _divided(held, num_chains, dim)
     # A whole number, such as a jitter of 0, would compile all kernels again.
-    settings = visit_ops.Settings(*settings[:4], *map(float, settings[4:]))
+    settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
     args = (
         held,
         _chart(*form),
-        visit_ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
+        ops.State(*(_array(x).reshape(rows, *x.shape[2:]) for x in state)),
         _randomness(drawn, rows, state[0].dtype),
         float(temperature),
         _array(metric if metric.dim() == 3 else metric[None]),
-        visit_ops.Adaptation(*sizes),
+        ops.Adaptation(*sizes),
         settings,
-        visit_ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
-        visit_ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
-        blocks.offsets,
+        ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
+        ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
+        offsets,
     )
 
     def work(first: int, end: int) -> None:
-        visit_ops.visit(blocks.work_space(), *args, first, end)
+        ops.visit(spaces[get_ident()], *args, first, end)
 
     steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
-    share(work, blocks.number, steps * effort)
+    share(work, num_blocks, steps * effort)
     return state, adaptation, outcome, (theta, ratio)
 
 
-def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> visit_ops.Randomness:
+def _randomness(drawn: tuple[Tensor, ...], rows: int, dtype: torch.dtype) -> ops.Randomness:
     """Random numbers of transitions, or their keys, from the tensors of :func:`visit`."""
     if len(drawn) == 1:
         none = np.empty((0, 0))
         momentum = _array(drawn[0].new_empty(0, 0, 0, dtype=dtype))
-        return visit_ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
+        return ops.Randomness(_array(drawn[0]).reshape(rows), momentum, none, none)
     numbers = (_array(x).reshape(len(x), rows, *x.shape[3:]) for x in drawn)
-    return visit_ops.Randomness(np.empty(0, np.int64), *numbers)
+    return ops.Randomness(np.empty(0, np.int64), *numbers)

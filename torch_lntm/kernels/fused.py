@@ -19,10 +19,11 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
 from torch_lntm.kernels.threads import kernels_only
 
@@ -173,6 +174,22 @@ def _triton_works() -> bool:
     return True
 
 
+def read(rows: Any, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
+    """The batch ``corpus.batch(rows, device, dtype)``, sorted by word too by a compiled kernel."""
+    entries = corpus.row_offsets, corpus.word_index, corpus.counts
+    # Mapped arrays may be chains, and want their pages released.
+    in_memory = all(type(x) is np.ndarray for x in entries) and entries[1].dtype == np.int32
+    if not in_memory or not is_compiled(torch.empty(0, device=device)):
+        return corpus.batch(rows, device, dtype)
+    from torch_lntm.kernels import compiled
+
+    made, lengths, by_word = compiled.read(entries, rows, corpus.num_words, dtype)
+    columns = corpus.columns_of(rows, device, dtype)
+    about: Any = corpus.num_words, torch.tensor(rows), corpus.num_docs, columns
+    batch = DocumentBatch(*made, *about)
+    return batch.knowing(positions=batch.index, lengths=lengths, by_word=by_word)
+
+
 def expected_counts(
     weights: Tensor,
     words: Tensor,
@@ -206,13 +223,6 @@ def expected_counts(
     )
     counts = word_counts(weights, words, batch, ratio) if by_word else None
     return log_likelihood, topic_counts, counts
-
-
-def prepared(batch: DocumentBatch) -> DocumentBatch:
-    """The batch, with all that a visit by compiled kernels needs of it."""
-    if is_compiled(batch.counts):
-        batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
-    return batch
 
 
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:
@@ -344,7 +354,7 @@ def visit(
             :class:`~torch_lntm.sampling.hmc.Randomness` with an axis of transitions.
         adaptation: Step sizes ``(num_chains, num_docs)`` and, if they are adapted, the tensors of
             a :class:`~torch_lntm.sampling.step_sizes.DualAveraging`.
-        settings: Fields of :class:`torch_lntm.kernels.numba_ops.visits.Settings`.
+        settings: Fields of :class:`torch_lntm.kernels.numba_ops.Settings`.
         number: Number of transitions.
         form: Fields of a :class:`~torch_lntm.latents.space.SpaceForm`.
         words: As for :func:`transition`.
@@ -358,9 +368,9 @@ def visit(
 
     Returns:
         The new ``state`` and ``adaptation``, the fields of
-        :class:`torch_lntm.kernels.numba_ops.visits.Outcome`, ``(number, num_chains, num_docs)``
-        each, and arguments of :func:`word_counts`: proportions ``(num_chains, num_docs,
-        num_topics)`` and ratios ``(num_chains, nnz)``.
+        :class:`torch_lntm.kernels.numba_ops.Outcome`, ``(number, num_chains, num_docs)`` each, and
+        arguments of :func:`word_counts`: proportions ``(num_chains, num_docs, num_topics)`` and
+        ratios ``(num_chains, nnz)``.
     """
     from torch_lntm.kernels import compiled
 
@@ -385,8 +395,8 @@ def start_step(
     """A step of a start, by compiled kernels alone.
 
     Args:
-        running: Fields of :class:`torch_lntm.kernels.numba_ops.starts.Running`, as tensors. The
-            rows are contiguous and overwritten.
+        running: Fields of :class:`torch_lntm.kernels.numba_ops.Running`, as tensors. The rows are
+            contiguous and overwritten.
         words: ``(n,)`` positions of the words of the batch in the rows.
         batch: The documents, over these words.
         theta: ``(corpus_size, num_topics)`` proportions of all documents. Those of the batch are

@@ -20,3 +20,10 @@ written with vectors of 8 numbers (:mod:`torch_lntm.kernels.numba_ops.vectors`).
 documents run in a fixed order. Results therefore have the same bits for every division of the
 documents over threads.
 """
+
+from torch_lntm.kernels.numba_ops.blocks import *
+from torch_lntm.kernels.numba_ops.counts import *
+from torch_lntm.kernels.numba_ops.noise import *
+from torch_lntm.kernels.numba_ops.starts import *
+from torch_lntm.kernels.numba_ops.vectors import WIDTH as WIDTH
+from torch_lntm.kernels.numba_ops.visits import *

@@ -9,27 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
-    doubled,
-    exp,
-    fma,
-    inlined,
-    inlined_in_any_order,
-    kernel,
-    lanes_of,
-    larger,
-    largest,
-    load,
-    log,
-    over,
-    plus,
-    spread,
-    store,
-    sum_lanes,
-    sums_of_eight,
-    times,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
 

@@ -11,21 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
-    Lanes,
-    fma,
-    inlined,
-    kernel,
-    lanes_of,
-    log,
-    plus,
-    polynomial,
-    repeated,
-    root,
-    store,
-    times,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 _TAU = 2.0 * math.pi
 _INCREMENT = np.uint64(0x9E3779B97F4A7C15)

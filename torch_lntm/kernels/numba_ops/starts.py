@@ -18,20 +18,7 @@ from torch_lntm.kernels.numba_ops.blocks import (
     words_pass,
 )
 from torch_lntm.kernels.numba_ops.counts import word_sums
-from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
-    doubled,
-    fma,
-    inlined,
-    inlined_in_any_order,
-    kernel,
-    lanes_of,
-    larger,
-    load,
-    log,
-    plus,
-    sum_lanes,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
 _TINY = float(np.finfo(np.float64).tiny)
@@ -276,23 +263,19 @@ def _overlap(a, b):
 
 
 @kernel
-def pair_entropies(counts, first, second, result, begin, end):
-    """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
+def pair_numbers(counts, first, second, overlap, result, begin, end):
+    """Numbers of the pairs ``begin:end`` of rows.
 
     Args:
         counts: ``(num_rows, num_columns)`` float32, nonnegative.
         first: ``(n,)`` int64 rows.
         second: ``(n,)`` int64 rows.
+        overlap: Whether to sum Σ_d n_d m_d / (n_d + m_d) over the columns. Otherwise the numbers
+            are N log N − Σ_v n_v log n_v of the sums n of the rows.
         result: ``(n,)`` float64, overwritten.
         begin: First pair.
         end: End of the pairs.
     """
     for i in range(begin, end):
-        result[i] = _entropy(counts[first[i]], counts[second[i]])
-
-
-@kernel
-def pair_overlaps(counts, first, second, result, begin, end):
-    """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
-    for i in range(begin, end):
-        result[i] = _overlap(counts[first[i]], counts[second[i]])
+        a, b = counts[first[i]], counts[second[i]]
+        result[i] = _overlap(a, b) if overlap else _entropy(a, b)

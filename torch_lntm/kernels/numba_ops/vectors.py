@@ -339,79 +339,58 @@ def sums_of_eight(typing, a, b, c, d, e, f, g, h):
 # whole vectors: 0.3 ns a number rather than 2.5.
 
 
-_EXP_SINGLE = polynomial(
+def _exponential(kind, series, lowest, shift, high, low):
+    """e^x of lanes, 0 from ``lowest`` down, NaN for NaN; ``high + low`` is log 2."""
+
+    @inlined
+    def exp(x):
+        least, one = lanes_of(kind(lowest)), lanes_of(kind(1.0))
+        y = larger(x, least)
+        shifted = fma(y, lanes_of(kind(1.4426950408889634)), lanes_of(kind(shift)))
+        n = plus(shifted, lanes_of(kind(-shift)))
+        r = fma(n, lanes_of(kind(-low)), fma(n, lanes_of(kind(-high)), y))
+        p = fma(fma(series(r), r, one), r, one)
+        return where_above(x, least, times(p, _power(shifted)), lanes_of(kind(0.0)))
+
+    return exp
+
+
+def _logarithm(kind, series, largest, high, low):
+    """Logarithm of lanes to rounding, for positive normal x, ∞ and NaN (*fdlibm*)."""
+
+    @inlined
+    def log(x):
+        k, m = _exponent(x), _mantissa(x)
+        f = plus(m, lanes_of(kind(-1.0)))
+        s = over(f, plus(lanes_of(kind(2.0)), f))
+        z, half = times(s, s), times(times(lanes_of(kind(0.5)), f), f)
+        rest = plus(half, times(series(z), z))
+        rest = fma(s, rest, times(k, lanes_of(kind(low))))
+        value = plus(f, fma(lanes_of(kind(-1.0)), half, rest))
+        value = fma(k, lanes_of(kind(high)), value)
+        return where_above(x, lanes_of(kind(largest)), x, value)
+
+    return log
+
+
+_LOG_2, _REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_SERIES = polynomial(
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1),
     5.0000001201e-1,
 )
-#: 1/n! from n = 13 to 2.
-_EXP_DOUBLE = polynomial(*(1.0 / math.factorial(n) for n in range(13, 1, -1)))
-_LOG_SINGLE = polynomial(0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693)
-_LOG_DOUBLE = polynomial(
+#: To 1.2e-7 relative, for x ≤ 88 (*Cephes, expf*).
+_exp_single = _exponential(np.float32, _SERIES, -87.0, 12582912.0, 0.693359375, -2.12194440e-4)
+_SERIES = polynomial(*(1.0 / math.factorial(n) for n in range(13, 1, -1)))
+#: To rounding, for x ≤ 709. A Taylor series on |r| ≤ ½ log 2.
+_exp_double = _exponential(np.float64, _SERIES, -708.0, 6755399441055744.0, _LOG_2, _REST)
+_SERIES = polynomial(0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693)
+_log_single = _logarithm(np.float32, _SERIES, 3.4028235e38, 6.9313812256e-01, 9.0580006145e-06)
+_SERIES = polynomial(
     *(1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01),
     *(2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01),
     6.666666666666735130e-01,
 )
-
-
-@inlined
-def _exp_single(x):
-    """e^x to 1.2e-7 relative, 0 from −87 down, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
-    lowest, shift = lanes_of(np.float32(-87.0)), np.float32(12582912.0)
-    y = larger(x, lowest)
-    shifted = fma(y, lanes_of(np.float32(1.4426950408889634)), lanes_of(shift))
-    n = plus(shifted, lanes_of(-shift))
-    r = fma(n, lanes_of(np.float32(-0.693359375)), y)
-    r = fma(n, lanes_of(np.float32(2.12194440e-4)), r)
-    one = lanes_of(np.float32(1.0))
-    p = _EXP_SINGLE(r)
-    p = fma(fma(p, r, one), r, one)
-    return where_above(x, lowest, times(p, _power(shifted)), lanes_of(np.float32(0.0)))
-
-
-@inlined
-def _exp_double(x):
-    """e^x to rounding, 0 from −708 down, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
-    lowest, shift = lanes_of(-708.0), 6755399441055744.0
-    y = larger(x, lowest)
-    shifted = fma(y, lanes_of(1.4426950408889634), lanes_of(shift))
-    n = plus(shifted, lanes_of(-shift))
-    r = fma(n, lanes_of(-6.93147180369123816490e-01), y)
-    r = fma(n, lanes_of(-1.90821492927058770002e-10), r)
-    one = lanes_of(1.0)
-    p = _EXP_DOUBLE(r)
-    p = fma(fma(p, r, one), r, one)
-    return where_above(x, lowest, times(p, _power(shifted)), lanes_of(0.0))
-
-
-@inlined
-def _log_single(x):
-    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
-    k, m = _exponent(x), _mantissa(x)
-    f = plus(m, lanes_of(np.float32(-1.0)))
-    s = over(f, plus(lanes_of(np.float32(2.0)), f))
-    z = times(s, s)
-    rest = times(_LOG_SINGLE(z), z)
-    half = times(times(lanes_of(np.float32(0.5)), f), f)
-    rest = fma(s, plus(half, rest), times(k, lanes_of(np.float32(9.0580006145e-06))))
-    minus = lanes_of(np.float32(-1.0))
-    value = plus(f, fma(minus, half, rest))
-    value = fma(k, lanes_of(np.float32(6.9313812256e-01)), value)
-    return where_above(x, lanes_of(np.float32(3.4028235e38)), x, value)
-
-
-@inlined
-def _log_lanes_double(x):
-    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
-    k, m = _exponent(x), _mantissa(x)
-    f = plus(m, lanes_of(-1.0))
-    s = over(f, plus(lanes_of(2.0), f))
-    z = times(s, s)
-    rest = times(_LOG_DOUBLE(z), z)
-    half = times(times(lanes_of(0.5), f), f)
-    rest = fma(s, plus(half, rest), times(k, lanes_of(1.90821492927058770002e-10)))
-    value = plus(f, fma(lanes_of(-1.0), half, rest))
-    value = fma(k, lanes_of(6.93147180369123816490e-01), value)
-    return where_above(x, lanes_of(1.7976931348623157e308), x, value)
+_log_double = _logarithm(np.float64, _SERIES, 1.7976931348623157e308, _LOG_2, _REST)
 
 
 def exp(x):
@@ -431,4 +410,4 @@ def _exp_of(x):
 @overload(log, inline="always")
 def _log_of(x):
     single = x.dtype.bitwidth == 32
-    return (lambda x: _log_single(x)) if single else (lambda x: _log_lanes_double(x))
+    return (lambda x: _log_single(x)) if single else (lambda x: _log_double(x))
