@@ -480,8 +480,10 @@ class LevelTopics(DirichletTopics):
     def start_(self, word_counts: Tensor) -> None:
         """See :meth:`Topics.start_`."""
         pseudo, floor = self._pseudo_tokens(), probability_floor(self.logits.dtype)
-        is_one = isinstance(pseudo, float)
-        counts = word_counts + (max(pseudo, floor) if is_one else pseudo.clamp_min(floor).mT)
+        if isinstance(pseudo, Tensor):
+            counts = word_counts + pseudo.clamp_min(floor).mT
+        else:
+            counts = word_counts + max(pseudo, floor)
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def _pseudo_counts(self, dtype: torch.dtype) -> float | Tensor:
