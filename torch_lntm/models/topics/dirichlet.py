@@ -111,9 +111,12 @@ class DirichletTopics(LogitTopics):
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
 
+    Attributes:
+        meaning: What word vectors say of the topics, or ``None``.
+
     Raises:
-        ConfigError: A size, ``smoothing`` or ``probs`` is out of range, or the keywords need more
-            topics or words.
+        ConfigError: A size, ``smoothing`` or ``probs`` is out of range, the keywords need more
+            topics or words, or the vectors are of another number of words.
 
     Example:
         >>> lntm.models.DirichletTopics(10, 500)
@@ -192,11 +195,6 @@ class DirichletTopics(LogitTopics):
         super().prepare_(corpus)
         if self.meaning is not None:
             self.meaning.prepare_(corpus)
-
-    @property
-    def learns(self) -> bool:
-        """See :attr:`Topics.learns`. True with word vectors."""
-        return self.meaning is not None
 
     @property
     def learning_rounds(self) -> int:
@@ -324,10 +322,11 @@ class DirichletTopics(LogitTopics):
             word_counts: ``(num_topics, num_words)`` expected tokens.
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
-        total = word_counts.sum(1) + self.num_words * self.smoothing
+        tokens = word_counts.sum(1)
+        total = tokens + self.num_words * self.smoothing
         probs = counts + (self._pseudo_tokens() if self._pseudo is None else self._pseudo)
         if self.meaning is not None:
-            self.meaning.tokens.copy_(word_counts.sum(1))
+            self.meaning.tokens.copy_(tokens)
             total = total + self.meaning.strength
         if self.keywords is not None:
             self.keywords.add_to_(probs.mT)
