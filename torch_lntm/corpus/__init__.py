@@ -13,14 +13,17 @@ from torch_lntm.corpus.examples import (
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.splits import WordHoldOut
+from torch_lntm.corpus.vectors import WordVectors, read_vectors
 
 __all__ = [
     "Corpus",
     "DocumentBatch",
     "WordHoldOut",
+    "WordVectors",
     "example_corpus",
     "lee_corpus",
     "read_corpus",
+    "read_vectors",
     "register_reader",
     "synthetic_topics",
 ]

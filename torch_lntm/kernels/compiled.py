@@ -9,6 +9,7 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from threading import get_ident
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import numba_ops as ops
 from torch_lntm.kernels.threads import share
 
@@ -75,33 +77,39 @@ def _chart(
     )
 
 
-class _Blocks:
+def _divided(
+    documents: ops.Documents, num_chains: int, dim: int
+) -> tuple[NDArray[np.int64], int, dict[int, ops.Block]]:
     """Division of the chains of documents into blocks; see :func:`numba_ops.divide`.
 
     Args:
         documents: The documents.
         num_chains: Number of chains of each document.
         dim: Dimension of z.
+
+    Returns:
+        Offsets and number of the blocks, and a work space for whichever thread asks for its own.
     """
-
-    def __init__(self, documents: ops.Documents, num_chains: int, dim: int) -> None:
-        words, row_offsets = documents.words, documents.row_offsets
-        num_topics = words.shape[1]
-        most_words = ops.BLOCK_BYTES // (ops.padded(num_topics) * words.itemsize)
-        self.offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
-        self.number, longest = ops.divide(row_offsets, num_chains, most_words, self.offsets)
-        self._sizes = num_topics, dim, longest, words.dtype
-        self._spaces: dict[int, ops.Block] = {}
-
-    def work_space(self) -> ops.Block:
-        """Work space of this thread."""
-        thread = get_ident()
-        if thread not in self._spaces:
-            self._spaces[thread] = ops.new_block(*self._sizes)
-        return self._spaces[thread]
+    words, row_offsets = documents.words, documents.row_offsets
+    most_words = ops.BLOCK_BYTES // (ops.padded(words.shape[1]) * words.itemsize)
+    offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
+    number, longest = ops.divide(row_offsets, num_chains, most_words, offsets)
+    sizes = words.shape[1], dim, longest, words.dtype
+    return offsets, number, defaultdict(lambda: ops.new_block(*sizes))
 
 
 # -- operations ------------------------------------------------------------------------------------
+
+
+def read(entries: Any, rows: NDArray[Any], num_words: int, dtype: torch.dtype) -> Any:
+    """Tensors, lengths and order by word of a batch, from arguments of :func:`numba_ops.read`."""
+    nnz = int((entries[0][rows + 1] - entries[0][rows]).sum())
+    whole, real = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=dtype)
+    made = [whole.new_empty(len(rows) + 1), whole.new_empty(nnz), real.new_empty(nnz)]
+    made += [real.new_empty(len(rows)), *whole.new_empty(2, nnz), whole.new_empty(num_words + 2)]
+    if not ops.read(entries, rows, tuple(map(_array, made))):
+        raise ConfigError(f"a word of the documents is outside of the vocabulary of {num_words}")
+    return made[:3], made[3], (*made[4:6], made[6][:-1])
 
 
 def expected_counts(
@@ -301,7 +309,7 @@ def visit(
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
-    blocks = _Blocks(held, num_chains, dim)
+    offsets, num_blocks, spaces = _divided(held, num_chains, dim)
     # A whole number, such as a jitter of 0, would compile all kernels again.
     settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
     args = (
@@ -315,15 +323,15 @@ def visit(
         settings,
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
         ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
-        blocks.offsets,
+        offsets,
     )
 
     def work(first: int, end: int) -> None:
-        ops.visit(blocks.work_space(), *args, first, end)
+        ops.visit(spaces[get_ident()], *args, first, end)
 
     steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
-    share(work, blocks.number, steps * effort)
+    share(work, num_blocks, steps * effort)
     return state, adaptation, outcome, (theta, ratio)
 
 

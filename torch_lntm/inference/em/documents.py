@@ -19,6 +19,7 @@ from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
 from torch_lntm.inference.em.checkpoint import digest
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.table import DocumentTable
+from torch_lntm.kernels import fused
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -164,13 +165,10 @@ class CorpusBatches:
     def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
         """Batches of documents, one for each array of positions."""
         part = self._corpus.part
-        for batch in self._selected(list(groups)) if self._copied else self._read(groups):
+        source = self._corpus, self._device, self._dtype
+        read = (fused.read(rows, *source) for rows in groups)
+        for batch in self._selected(list(groups)) if self._copied else read:
             yield batch if part is None else _placed(batch, part)
-
-    def _read(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
-        """Batches from the corpus in the host's memory or on its disk."""
-        for rows in groups:
-            yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
 
     def _selected(self, groups: list[Positions]) -> Iterator[DocumentBatch]:
         """Batches from the copy of the corpus on the GPU."""

@@ -1,4 +1,4 @@
-"""Expected counts, and topics drawn for tokens."""
+"""Counts of documents: read from a corpus, expected, and drawn."""
 
 # mypy: ignore-errors
 
@@ -8,6 +8,48 @@ import math
 
 from torch_lntm.kernels.numba_ops.blocks import words_log_likelihood
 from torch_lntm.kernels.numba_ops.vectors import inlined, inlined_in_any_order, kernel
+
+
+@kernel
+def read(corpus, rows, batch):
+    """Copy the entries of some documents, and sort them by word.
+
+    Args:
+        corpus: Offsets ``(corpus_size + 1,)`` int64 of the documents, and the words and the counts
+            of all entries.
+        rows: ``(num_docs,)`` int64 documents.
+        batch: Overwritten. Offsets ``(num_docs + 1,)`` int64, words ``(nnz,)`` int64, counts
+            ``(nnz,)`` and lengths ``(num_docs,)`` of the documents; entries ``(nnz,)`` int64, word
+            by word, with ascending documents; documents ``(nnz,)`` int64 of these entries; and
+            offsets ``(num_words + 1,)`` int64 of the words among them, and a place behind them.
+
+    Returns:
+        Whether all words are in the vocabulary. Nothing is sorted otherwise.
+    """
+    row_offsets, word_index, counts = corpus
+    offsets, words, values, lengths, order, doc_index, word_offsets = batch
+    word_offsets[:] = 0
+    at = offsets[0] = 0
+    for doc in range(len(rows)):
+        total = 0.0
+        for entry in range(row_offsets[rows[doc]], row_offsets[rows[doc] + 1]):
+            word = word_index[entry]
+            if word < 0 or word + 2 >= len(word_offsets):
+                return False
+            words[at], values[at] = word, counts[entry]
+            total += counts[entry]
+            word_offsets[word + 2] += 1
+            at += 1
+        offsets[doc + 1], lengths[doc] = at, total
+    for place in range(2, len(word_offsets)):
+        word_offsets[place] += word_offsets[place - 1]
+    # The offset of a word's end is that of its next entry until all are there.
+    for doc in range(len(rows)):
+        for entry in range(offsets[doc], offsets[doc + 1]):
+            place = word_offsets[words[entry] + 1]
+            order[place], doc_index[place] = entry, doc
+            word_offsets[words[entry] + 1] = place + 1
+    return True
 
 
 @inlined

@@ -1,0 +1,157 @@
+"""Readers of files of word vectors, which parse only the vectors that are asked for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torch_lntm.errors import FileError
+from torch_lntm.files.reading import (
+    LONGEST,
+    at_line,
+    excerpt,
+    open_bytes,
+    read_errors,
+    read_lines,
+    too_large,
+)
+
+#: A word of a source, and a function that returns its vector.
+Word = tuple[str, Callable[[], Any]]
+_SIZES = re.compile(rb"(\d{1,12}) (\d{1,6})\s*")
+_NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
+_FRACTION = re.compile(rb"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_PIECE = 1 << 20
+#: First bytes of files that are refused.
+_OTHERS = {
+    b"PK": "is a zip archive; unpack it and give one of its files",
+    b"\x80": "is a pickle, which may run code; load it by its library and give the KeyedVectors",
+    b"\xba\x16\x4f\x2f": "is a model of fastText, with parts of words; give its .vec file",
+}
+
+
+def read_words(path: Path) -> Iterator[Word]:
+    """Yields all words of a file of vectors; see :func:`~torch_lntm.corpus.read_vectors`.
+
+    Raises:
+        FileError: The file is missing, damaged, incomplete or of another format.
+    """
+    if path.suffix.lower() == ".npy":
+        yield from _array(path)
+        return
+    with open_bytes(path, math.inf) as (file, limit):
+        first = file.readline(LONGEST).removeprefix(b"\xef\xbb\xbf")
+        second = file.readline(LONGEST)
+        for start, advice in _OTHERS.items():
+            if first.startswith(start):
+                raise FileError(f"{path}: {advice}")
+        sizes = _SIZES.fullmatch(first)
+        num_words, dimension = map(int, sizes.groups()) if sizes else (0, _count_numbers(first))
+        if not dimension:
+            raise _damaged(path, 1, first, "its numbers")
+        is_text = not sizes or _count_numbers(second) >= dimension
+        rest = partial(file.readline, LONGEST) if is_text else partial(file.read1, _PIECE)
+        pieces = _bounded(path, chain([second], iter(rest, b"")), limit)
+        if is_text:
+            lines = enumerate(pieces if sizes else chain([first], pieces), 2 if sizes else 1)
+            yield from _text(path, lines, num_words, dimension)
+        else:
+            yield from _binary(path, pieces, num_words, dimension)
+
+
+def _bounded(path: Path, pieces: Iterable[bytes], limit: float) -> Iterator[bytes]:
+    """Refuses a compressed file that unpacks to far more than its size."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limit:
+            raise too_large(path, limit)
+        yield piece
+
+
+def _text(
+    path: Path, lines: Iterable[tuple[int, bytes]], num_words: int, dimension: int
+) -> Iterator[Word]:
+    """Words of a text file. Words may hold spaces."""
+    count = 0
+    for number, line in lines:
+        line = line.rstrip()
+        if line.count(b" ") == dimension:  # the common case, and the fast one
+            word = line[: line.index(b" ")]
+        elif line:
+            word, *numbers = line.rsplit(None, dimension)
+            further = word.split()[1:]
+            if len(numbers) < dimension or (further and all(map(_FRACTION.fullmatch, further))):
+                raise _damaged(path, number, line, f"{dimension} numbers")
+        else:
+            continue
+        count += 1
+        yield word.decode("utf-8", "replace"), partial(_numbers, path, number, line, dimension)
+    if count < num_words:
+        raise _incomplete(path, count, num_words)
+
+
+def _numbers(path: Path, number: int, line: bytes, dimension: int) -> list[float]:
+    """The numbers of a line."""
+    try:
+        return [float(field) for field in line.rsplit(None, dimension)[1:]]
+    except ValueError as error:
+        raise _damaged(path, number, line, f"{dimension} numbers") from error
+
+
+def _binary(path: Path, pieces: Iterator[bytes], num_words: int, dimension: int) -> Iterator[Word]:
+    """Words of a binary file of word2vec: each word, a space, and single-precision numbers."""
+    data, start, size = b"", 0, 4 * dimension
+    for count in range(num_words):
+        while (space := data.find(b" ", start)) < 0 or len(data) < space + 1 + size:
+            piece = next(pieces, b"")
+            if not piece or len(data) - start > LONGEST:
+                raise _incomplete(path, count, num_words)
+            data, start = data[start:] + piece, 0
+        word = data[start:space].lstrip(b"\n").decode("utf-8", "replace")
+        yield word, partial(np.frombuffer, data, "<f4", dimension, space + 1)
+        start = space + 1 + size
+
+
+def _array(path: Path) -> Iterator[Word]:
+    """Words of an array, from a file beside it."""
+    with read_errors(path, "not a complete .npy file of plain numbers", Exception):
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    beside = [path.with_suffix(end) for end in (".txt", ".words.txt", ".vocab.txt")]
+    file = next(filter(Path.is_file, beside), None)
+    if file is None:
+        raise FileError(f"{path}: expected its words, one per line, in the file {beside[0]}")
+    words = read_lines(file)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or len(rows) != len(words):
+        raise FileError(
+            f"{path}: expected numbers with a row for each of the {len(words)} words of {file}, "
+            f"got {rows.dtype} of the shape {rows.shape}"
+        )
+    for i, word in enumerate(words):
+        yield word, partial(rows.__getitem__, i)
+
+
+def _count_numbers(line: bytes) -> int:
+    """How many numbers follow the word of a line."""
+    count, fields = 0, line.split()
+    while count < len(fields) - 1 and _NUMBER.fullmatch(fields[-1 - count]):
+        count += 1
+    return count
+
+
+def _damaged(path: Path, number: int, line: bytes, numbers: str) -> FileError:
+    found = excerpt(line[:200].decode("utf-8", "replace"))
+    message = f"expected a word and {numbers}, got {found}; is the file complete?"
+    return at_line(path, number, message)
+
+
+def _incomplete(path: Path, count: int, num_words: int) -> FileError:
+    message = f"announces {num_words} words, and holds {count}; is it complete?"
+    return FileError(f"{path}: {message}")
