@@ -137,6 +137,22 @@ def test_noise_has_the_same_bits_or_nearly(size: int, numba, monkeypatch) -> Non
     torch.testing.assert_close(compiled[2], expected[2], rtol=1e-14, atol=4e-15)
 
 
+CPU64 = torch.device("cpu"), torch.float64
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [3, 1, 30], []])
+def test_batches_read_from_a_corpus_are_equal_and_sorted(rows, numba) -> None:
+    corpus = make_corpus()
+    batch = fused_kernels.read(np.array(rows, np.int64), corpus, *CPU64)
+    expected = corpus.batch().to(dtype=torch.float64).select(torch.tensor(rows).long())
+    for name in ("row_offsets", "word_index", "counts", "index", "lengths", "positions", "by_word"):
+        for got, wanted in zip(getattr(batch, name), getattr(expected, name), strict=True):
+            assert torch.equal(got, wanted), name
+    few = replace(corpus, num_words=int(corpus.word_index.max()))
+    with pytest.raises(ConfigError, match="outside of the vocabulary"):
+        fused_kernels.read(np.arange(len(corpus)), few, *CPU64)
+
+
 def visited(
     model: lntm.models.TopicModel, settings: HMCSettings, batch: DocumentBatch
 ) -> list[Tensor]:

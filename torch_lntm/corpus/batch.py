@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -125,15 +123,6 @@ class DocumentBatch:
         they depend neither on the number of threads nor on the order in which atomic operations
         happen to run.
         """
-        if self.device.type == "cpu":
-            # The conversion to columns is a counting sort, which is faster than argsort.
-            rows = (np.arange(self.nnz), self.word_index.numpy(), self.row_offsets.numpy())
-            columns = sp.csr_matrix(rows, (self.num_docs, self.num_words)).tocsc()
-            return (
-                torch.from_numpy(columns.data),
-                torch.from_numpy(columns.indices).long(),
-                torch.from_numpy(columns.indptr).long(),
-            )
         order = torch.argsort(self.word_index, stable=True)
         words = torch.arange(self.num_words + 1, device=self.device)
         word_offsets = torch.searchsorted(self.word_index[order], words)

@@ -786,13 +786,17 @@ class Corpus:
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,
-            covariates={
-                name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(device)
-                for name, x in self.batch_covariates.items()
-            },
+            covariates=self.columns_of(rows, device, dtype),
         )
         release(self.word_index, self.counts)
         return batch.knowing(positions=positions)
+
+    def columns_of(self, rows: Any, device: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The covariates of a batch, by name; see :meth:`batch`."""
+        return {
+            name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(device)
+            for name, x in self.batch_covariates.items()
+        }
 
     # ---------------------------------------------------------------- splits and files
 

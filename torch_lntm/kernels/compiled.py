@@ -9,6 +9,7 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from threading import get_ident
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import numba_ops as ops
 from torch_lntm.kernels.threads import share
 
@@ -75,33 +77,39 @@ def _chart(
     )
 
 
-class _Blocks:
+def _divided(
+    documents: ops.Documents, num_chains: int, dim: int
+) -> tuple[NDArray[np.int64], int, dict[int, ops.Block]]:
     """Division of the chains of documents into blocks; see :func:`numba_ops.divide`.
 
     Args:
         documents: The documents.
         num_chains: Number of chains of each document.
         dim: Dimension of z.
+
+    Returns:
+        Offsets and number of the blocks, and a work space for whichever thread asks for its own.
     """
-
-    def __init__(self, documents: ops.Documents, num_chains: int, dim: int) -> None:
-        words, row_offsets = documents.words, documents.row_offsets
-        num_topics = words.shape[1]
-        most_words = ops.BLOCK_BYTES // (ops.padded(num_topics) * words.itemsize)
-        self.offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
-        self.number, longest = ops.divide(row_offsets, num_chains, most_words, self.offsets)
-        self._sizes = num_topics, dim, longest, words.dtype
-        self._spaces: dict[int, ops.Block] = {}
-
-    def work_space(self) -> ops.Block:
-        """Work space of this thread."""
-        thread = get_ident()
-        if thread not in self._spaces:
-            self._spaces[thread] = ops.new_block(*self._sizes)
-        return self._spaces[thread]
+    words, row_offsets = documents.words, documents.row_offsets
+    most_words = ops.BLOCK_BYTES // (ops.padded(words.shape[1]) * words.itemsize)
+    offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
+    number, longest = ops.divide(row_offsets, num_chains, most_words, offsets)
+    sizes = words.shape[1], dim, longest, words.dtype
+    return offsets, number, defaultdict(lambda: ops.new_block(*sizes))
 
 
 # -- operations ------------------------------------------------------------------------------------
+
+
+def read(entries: Any, rows: NDArray[Any], num_words: int, dtype: torch.dtype) -> Any:
+    """Tensors, lengths and order by word of a batch, from arguments of :func:`numba_ops.read`."""
+    nnz = int((entries[0][rows + 1] - entries[0][rows]).sum())
+    whole, real = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=dtype)
+    made = [whole.new_empty(len(rows) + 1), whole.new_empty(nnz), real.new_empty(nnz)]
+    made += [real.new_empty(len(rows)), *whole.new_empty(2, nnz), whole.new_empty(num_words + 2)]
+    if not ops.read(entries, rows, tuple(map(_array, made))):
+        raise ConfigError(f"a word of the documents is outside of the vocabulary of {num_words}")
+    return made[:3], made[3], (*made[4:6], made[6][:-1])
 
 
 def expected_counts(
@@ -118,15 +126,17 @@ def expected_counts(
     The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
-    topic_counts, s = torch.empty_like(weights), torch.empty_like(counts)
-    documents = map(_array, (weights, words, row_offsets, word_index, counts))
-    args = *documents, floor, *map(_array, (log_likelihood, topic_counts, s))
+    results = log_likelihood, torch.empty_like(weights), torch.empty_like(counts)
+    tensors = weights, words, row_offsets, word_index, counts, *results
+    args, num_topics = tuple(map(_array, tensors)), words.shape[1]
+    longest = int(np.diff(args[2]).max(initial=0))
 
     def work(first: int, end: int) -> None:
-        ops.expected_counts(*args, first, end)
+        pad = ops.new_pad(num_topics, longest, floor, args[1].dtype)
+        ops.expected_counts(pad, *args, first, end)
 
-    share(work, len(weights), len(counts) * weights.shape[1])
-    return log_likelihood, topic_counts, counts / s if keep else s[:0]
+    share(work, len(weights), len(counts) * num_topics)
+    return *results[:2], results[2] if keep else results[2][:0]
 
 
 def word_counts(
@@ -190,13 +200,12 @@ def start_step(
 
 
 def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
-    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_numbers`."""
     result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
-    args = _array(rows), *_array(pairs), _array(result)
+    args = _array(rows), *_array(pairs), name == "overlap", _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
     effort = 10 * len(result) * rows.shape[1]
-    share(lambda first, end: kernel(*args, first, end), len(result), effort)
+    share(lambda first, end: ops.pair_numbers(*args, first, end), len(result), effort)
     return result
 
 
@@ -236,12 +245,12 @@ def uniform(keys: Tensor, size: int) -> Tensor:
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(ops.normal, keys, size)
+    return _numbers(ops.normal, keys, size, np.empty(size + 2 * ops.WIDTH))
 
 
-def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
+def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
     result = keys.new_empty(*keys.shape, size, dtype=torch.float64)
-    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size))
+    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size), *space)
     return result
 
 
@@ -301,7 +310,7 @@ def visit(
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
-    blocks = _Blocks(held, num_chains, dim)
+    offsets, num_blocks, spaces = _divided(held, num_chains, dim)
     # A whole number, such as a jitter of 0, would compile all kernels again.
     settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
     args = (
@@ -315,15 +324,15 @@ def visit(
         settings,
         ops.Outcome(*(x.numpy().reshape(number, rows) for x in outcome)),
         ops.Counts(theta.numpy().reshape(-1, words.shape[1]), ratio.numpy()),
-        blocks.offsets,
+        offsets,
     )
 
     def work(first: int, end: int) -> None:
-        ops.visit(blocks.work_space(), *args, first, end)
+        ops.visit(spaces[get_ident()], *args, first, end)
 
     steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
-    share(work, blocks.number, steps * effort)
+    share(work, num_blocks, steps * effort)
     return state, adaptation, outcome, (theta, ratio)
 
 

@@ -19,10 +19,11 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning, warn
 from torch_lntm.kernels.threads import kernels_only
 
@@ -173,6 +174,22 @@ def _triton_works() -> bool:
     return True
 
 
+def read(rows: Any, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
+    """The batch ``corpus.batch(rows, device, dtype)``, sorted by word too by a compiled kernel."""
+    entries = corpus.row_offsets, corpus.word_index, corpus.counts
+    # Mapped arrays may be chains, and want their pages released.
+    in_memory = all(type(x) is np.ndarray for x in entries) and entries[1].dtype == np.int32
+    if not in_memory or not is_compiled(torch.empty(0, device=device)):
+        return corpus.batch(rows, device, dtype)
+    from torch_lntm.kernels import compiled
+
+    made, lengths, by_word = compiled.read(entries, rows, corpus.num_words, dtype)
+    columns = corpus.columns_of(rows, device, dtype)
+    about: Any = corpus.num_words, torch.tensor(rows), corpus.num_docs, columns
+    batch = DocumentBatch(*made, *about)
+    return batch.knowing(positions=batch.index, lengths=lengths, by_word=by_word)
+
+
 def expected_counts(
     weights: Tensor,
     words: Tensor,
@@ -206,13 +223,6 @@ def expected_counts(
     )
     counts = word_counts(weights, words, batch, ratio) if by_word else None
     return log_likelihood, topic_counts, counts
-
-
-def prepared(batch: DocumentBatch) -> DocumentBatch:
-    """The batch, with all that a visit by compiled kernels needs of it."""
-    if is_compiled(batch.counts):
-        batch.knowing(lengths=batch.lengths, by_word=batch.by_word)
-    return batch
 
 
 def word_counts(weights: Tensor, words: Tensor, batch: DocumentBatch, ratio: Tensor) -> Tensor:

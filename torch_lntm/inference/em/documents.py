@@ -19,6 +19,7 @@ from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
 from torch_lntm.inference.em.checkpoint import digest
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.table import DocumentTable
+from torch_lntm.kernels import fused
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -33,6 +34,9 @@ MAX_COPIED_BYTES = 2**33
 #: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
 #: process holds them.
 SAMPLE_DOCS = 100_000
+#: The same for a whole corpus: tokens for every topic, and smallest number of documents. More
+#: documents leave too few epochs between the mergers of topics.
+SAMPLE_TOKENS, LEAST_SAMPLE = 100_000, 20_000
 
 T = TypeVar("T")
 Positions = NDArray[np.int64]
@@ -164,13 +168,10 @@ class CorpusBatches:
     def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
         """Batches of documents, one for each array of positions."""
         part = self._corpus.part
-        for batch in self._selected(list(groups)) if self._copied else self._read(groups):
+        source = self._corpus, self._device, self._dtype
+        read = (fused.read(rows, *source) for rows in groups)
+        for batch in self._selected(list(groups)) if self._copied else read:
             yield batch if part is None else _placed(batch, part)
-
-    def _read(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
-        """Batches from the corpus in the host's memory or on its disk."""
-        for rows in groups:
-            yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
 
     def _selected(self, groups: list[Positions]) -> Iterator[DocumentBatch]:
         """Batches from the copy of the corpus on the GPU."""
@@ -331,8 +332,18 @@ class DocumentShard:
         return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
-        """Documents for the stochastic steps of the start: all documents, in every process."""
-        return self
+        """Documents for the stochastic steps of the start, in every process.
+
+        They are a sample of the documents, unless the corpus is small or topics are many.
+        """
+        documents = self.corpus.nonempty
+        length = self.corpus.num_tokens / len(documents)
+        most = max(LEAST_SAMPLE, int(model.num_topics * SAMPLE_TOKENS / length))
+        if len(documents) <= most:
+            return self
+        rng = np.random.default_rng([seed, 0])
+        chosen = np.sort(rng.choice(documents, most, replace=False))
+        return _alone(model, self.corpus[chosen].to_scipy())
 
     def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Items of this key from the cache, or else new items.
@@ -432,7 +443,7 @@ class PartShard(DocumentShard):
         own = np.concatenate(chosen)
         found = self.processes.gather(self.corpus[own].to_scipy() if len(own) else None)
         counts = sp.vstack([matrix for matrix in found if matrix is not None])
-        return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
+        return _alone(model, counts)
 
     @property
     def num_result_docs(self) -> int:
@@ -448,6 +459,11 @@ class PartShard(DocumentShard):
         parts = self.processes.gather(own)
         covariates = {name: [x for part in parts for x in part.get(name, [])] for name in own}
         return {"corpus": self.part.fingerprint, "covariates": covariates}
+
+
+def _alone(model: TopicModel, counts: sp.csr_matrix) -> DocumentShard:
+    """Documents that every process has."""
+    return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
 
 
 def shard_of(

@@ -323,6 +323,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         num_tokens, unconverged = 0.0, 0
         # Once an epoch, because mini-batches use the memory of the last one again.
         release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
+        self.learn(CHAIN + self.model.prior.latent)
         with self.model.topics.updated_often(), self.model.prior.following(self._length):
             for new in self._sums(stats, bar):
                 objective += new.objective
@@ -357,17 +358,14 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
-        processes, model, seed = self.processes, self.model, self.settings.seed
-        batches = self.shard.mini_batches(seed, self.state.step, self.num_batches)
-        visits = ahead(
-            (b and fused.prepared(model.check_batch(b)), number) for b, number in batches
-        )
+        processes, seed, epoch = self.processes, self.settings.seed, self.state.step
+        visits = ahead(self.shard.mini_batches(seed, epoch, self.num_batches))
         makers = (partial(self._visit, *visit, stats, bar) for visit in visits)
-        if self.state.step == 0:
+        if epoch == 0:
             yield processes.add_up(lambda: sum_statistics(x() for x in makers), torch.float64)
             return
         for make in makers:
-            yield processes.add_up(make, model.dtype)
+            yield processes.add_up(make, self.model.dtype)
 
     def _visit(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm

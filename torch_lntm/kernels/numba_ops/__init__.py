@@ -21,31 +21,9 @@ documents run in a fixed order. Results therefore have the same bits for every d
 documents over threads.
 """
 
-from torch_lntm.kernels.numba_ops.blocks import BLOCK_BYTES as BLOCK_BYTES
-from torch_lntm.kernels.numba_ops.blocks import Block as Block
-from torch_lntm.kernels.numba_ops.blocks import Documents as Documents
-from torch_lntm.kernels.numba_ops.blocks import divide as divide
-from torch_lntm.kernels.numba_ops.blocks import new_block as new_block
-from torch_lntm.kernels.numba_ops.blocks import padded as padded
-from torch_lntm.kernels.numba_ops.counts import draw_topics as draw_topics
-from torch_lntm.kernels.numba_ops.counts import expected_counts as expected_counts
-from torch_lntm.kernels.numba_ops.counts import word_counts as word_counts
-from torch_lntm.kernels.numba_ops.noise import mixed as mixed
-from torch_lntm.kernels.numba_ops.noise import normal as normal
-from torch_lntm.kernels.numba_ops.noise import uniform as uniform
-from torch_lntm.kernels.numba_ops.starts import Running as Running
-from torch_lntm.kernels.numba_ops.starts import Step as Step
-from torch_lntm.kernels.numba_ops.starts import new_pad as new_pad
-from torch_lntm.kernels.numba_ops.starts import pair_entropies as pair_entropies
-from torch_lntm.kernels.numba_ops.starts import pair_overlaps as pair_overlaps
-from torch_lntm.kernels.numba_ops.starts import start_documents as start_documents
-from torch_lntm.kernels.numba_ops.starts import start_words as start_words
+from torch_lntm.kernels.numba_ops.blocks import *
+from torch_lntm.kernels.numba_ops.counts import *
+from torch_lntm.kernels.numba_ops.noise import *
+from torch_lntm.kernels.numba_ops.starts import *
 from torch_lntm.kernels.numba_ops.vectors import WIDTH as WIDTH
-from torch_lntm.kernels.numba_ops.visits import Adaptation as Adaptation
-from torch_lntm.kernels.numba_ops.visits import Counts as Counts
-from torch_lntm.kernels.numba_ops.visits import Map as Map
-from torch_lntm.kernels.numba_ops.visits import Outcome as Outcome
-from torch_lntm.kernels.numba_ops.visits import Randomness as Randomness
-from torch_lntm.kernels.numba_ops.visits import Settings as Settings
-from torch_lntm.kernels.numba_ops.visits import State as State
-from torch_lntm.kernels.numba_ops.visits import visit as visit
+from torch_lntm.kernels.numba_ops.visits import *
