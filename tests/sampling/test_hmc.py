@@ -355,6 +355,7 @@ def test_a_chain_keeps_its_step_size_after_crossing_the_threshold(monkeypatch) -
 
     monkeypatch.setattr(step_sizes.hmc, "step", step)
     monkeypatch.setattr(step_sizes.hmc, "draw", lambda key, target: None)
+    monkeypatch.setattr(step_sizes.hmc, "is_compiled", lambda target: False)
     state: Any = SimpleNamespace(log_prior=torch.zeros(1, 2, dtype=torch.float64))
     nothing: Any = None
     keys = torch.zeros(1, 2, dtype=torch.int64)

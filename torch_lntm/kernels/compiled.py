@@ -126,15 +126,17 @@ def expected_counts(
     The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     log_likelihood = weights.new_empty(len(weights), dtype=torch.float64)
-    topic_counts, s = torch.empty_like(weights), torch.empty_like(counts)
-    documents = map(_array, (weights, words, row_offsets, word_index, counts))
-    args = *documents, floor, *map(_array, (log_likelihood, topic_counts, s))
+    results = log_likelihood, torch.empty_like(weights), torch.empty_like(counts)
+    tensors = weights, words, row_offsets, word_index, counts, *results
+    args, num_topics = tuple(map(_array, tensors)), words.shape[1]
+    longest = int(np.diff(args[2]).max(initial=0))
 
     def work(first: int, end: int) -> None:
-        ops.expected_counts(*args, first, end)
+        pad = ops.new_pad(num_topics, longest, floor, args[1].dtype)
+        ops.expected_counts(pad, *args, first, end)
 
-    share(work, len(weights), len(counts) * weights.shape[1])
-    return log_likelihood, topic_counts, counts / s if keep else s[:0]
+    share(work, len(weights), len(counts) * num_topics)
+    return *results[:2], results[2] if keep else results[2][:0]
 
 
 def word_counts(
@@ -198,13 +200,12 @@ def start_step(
 
 
 def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_entropies` or the other kernel."""
-    kernel = ops.pair_entropies if name == "entropy" else ops.pair_overlaps
+    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_numbers`."""
     result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
-    args = _array(rows), *_array(pairs), _array(result)
+    args = _array(rows), *_array(pairs), name == "overlap", _array(result)
     # A logarithm or a division takes ten times as long as a multiplication.
     effort = 10 * len(result) * rows.shape[1]
-    share(lambda first, end: kernel(*args, first, end), len(result), effort)
+    share(lambda first, end: ops.pair_numbers(*args, first, end), len(result), effort)
     return result
 
 
@@ -244,12 +245,12 @@ def uniform(keys: Tensor, size: int) -> Tensor:
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` of keys ``(...,)``."""
-    return _numbers(ops.normal, keys, size)
+    return _numbers(ops.normal, keys, size, np.empty(size + 2 * ops.WIDTH))
 
 
-def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
+def _numbers(kernel: Any, keys: Tensor, size: int, *space: NDArray[Any]) -> Tensor:
     result = keys.new_empty(*keys.shape, size, dtype=torch.float64)
-    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size))
+    kernel(_array(keys).reshape(-1), _array(result).reshape(keys.numel(), size), *space)
     return result
 
 

@@ -478,3 +478,21 @@ def test_words_and_topics_without_tokens_stay_finite() -> None:
     shares = halves(topics, theta, counts)
     assert shares.isfinite().all()
     assert shares[:, 2:].eq(0.5).all()
+
+
+def test_the_start_of_a_large_corpus_visits_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = make_corpus(30, empty=(3,))
+    monkeypatch.setattr("torch_lntm.inference.em.documents.LEAST_SAMPLE", 12)
+    model = ctm(4, corpus.num_words)
+    assert begun(model, corpus).sample.corpus.num_docs == 30  # few tokens for every topic
+    monkeypatch.setattr("torch_lntm.inference.em.documents.SAMPLE_TOKENS", 1)
+    sampled = [begun(model, corpus, seed=seed).sample.corpus for seed in (0, 0, 1)]
+    assert [part.num_nonempty for part in sampled] == [12] * 3
+    first, again, other = (part.to_scipy().toarray().tolist() for part in sampled)
+    rows = corpus.to_scipy().toarray().tolist()
+    assert first == again != other
+    assert all(row in rows for row in first)
+    assert begun(model, corpus, name="documents").sample.corpus.num_docs == 30
+    result = fit_monte_carlo(model, corpus, max_epochs=2)
+    assert result.means is not None
+    assert bool(result.means[[0, 29]].isfinite().all())

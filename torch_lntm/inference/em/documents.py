@@ -34,6 +34,9 @@ MAX_COPIED_BYTES = 2**33
 #: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
 #: process holds them.
 SAMPLE_DOCS = 100_000
+#: The same for a whole corpus: tokens for every topic, and smallest number of documents. More
+#: documents leave too few epochs between the mergers of topics.
+SAMPLE_TOKENS, LEAST_SAMPLE = 100_000, 20_000
 
 T = TypeVar("T")
 Positions = NDArray[np.int64]
@@ -329,8 +332,18 @@ class DocumentShard:
         return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
-        """Documents for the stochastic steps of the start: all documents, in every process."""
-        return self
+        """Documents for the stochastic steps of the start, in every process.
+
+        They are a sample of the documents, unless the corpus is small or topics are many.
+        """
+        documents = self.corpus.nonempty
+        length = self.corpus.num_tokens / len(documents)
+        most = max(LEAST_SAMPLE, int(model.num_topics * SAMPLE_TOKENS / length))
+        if len(documents) <= most:
+            return self
+        rng = np.random.default_rng([seed, 0])
+        chosen = np.sort(rng.choice(documents, most, replace=False))
+        return _alone(model, self.corpus[chosen].to_scipy())
 
     def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Items of this key from the cache, or else new items.
@@ -430,7 +443,7 @@ class PartShard(DocumentShard):
         own = np.concatenate(chosen)
         found = self.processes.gather(self.corpus[own].to_scipy() if len(own) else None)
         counts = sp.vstack([matrix for matrix in found if matrix is not None])
-        return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
+        return _alone(model, counts)
 
     @property
     def num_result_docs(self) -> int:
@@ -446,6 +459,11 @@ class PartShard(DocumentShard):
         parts = self.processes.gather(own)
         covariates = {name: [x for part in parts for x in part.get(name, [])] for name in own}
         return {"corpus": self.part.fingerprint, "covariates": covariates}
+
+
+def _alone(model: TopicModel, counts: sp.csr_matrix) -> DocumentShard:
+    """Documents that every process has."""
+    return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
 
 
 def shard_of(

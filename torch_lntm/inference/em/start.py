@@ -22,7 +22,7 @@ from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
-from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
+from torch_lntm.inference.em.schedule import MAX_STEP_DOCS, default_step_docs, num_epochs
 from torch_lntm.inference.em.table import DocumentTable, new_table
 from torch_lntm.kernels import fused
 from torch_lntm.kernels.mixture import (
@@ -259,8 +259,8 @@ class Start:
     or if keywords decide which topics there are.
 
     Every process makes every step, because a step is so small that sharing it would take longer
-    than making it. If the corpus is in parts, the steps visit a sample of its documents. Prior and
-    means come from the final proportions, which each process computes for its own documents.
+    than making it. In a large corpus the steps of ``"lda"`` visit a sample of the documents. Prior
+    and means come from the final proportions, which each process computes for its own documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
@@ -291,7 +291,10 @@ class Start:
     ) -> None:
         self.model, self.shard, self.processes = model, shard, shard.processes
         self.name, self.seed = name, seed
-        self.sample = shard.sample(model, seed)
+        # A single epoch of a sample would have too few steps.
+        self.sample = shard
+        if name != "documents" or shard.part is not None:
+            self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus
         #: Tokens of all documents. The topics' word counts are on this scale.
         self.num_tokens = shard.corpus.whole.num_tokens
@@ -472,10 +475,11 @@ class Start:
         """Set the prior and the means of this process's documents from the proportions."""
         prior, proportions_of = self.model.prior, self._final_proportions(state)
         documents = state.documents
+        size = self.step_docs if self.sample is self.shard else MAX_STEP_DOCS
 
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}
-            for batch in self.shard.local_batches(self.step_docs):
+            for batch in self.shard.local_batches(size):
                 proportions = proportions_of(batch)
                 latents = prior.start_latents(proportions)
                 documents.write("means", batch, latents)

@@ -9,28 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
-    doubled,
-    exp,
-    fma,
-    inlined,
-    inlined_in_any_order,
-    kernel,
-    lanes_of,
-    larger,
-    largest,
-    load,
-    log,
-    log_double,
-    over,
-    plus,
-    spread,
-    store,
-    sum_lanes,
-    sums_of_eight,
-    times,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
 
@@ -75,7 +54,9 @@ class Block(NamedTuple):
     Rows of z, and of what is alike, have zeros behind their ``dim`` numbers.
 
     Attributes:
-        words: ``(.., width)`` rows of the topics of all words of the block.
+        words: ``(.., width * WIDTH)`` topics of the block's words, 8 words in a row: topics 0 to 7
+            of the first word, of the second, …, topics 8 to 15 of the first, …; see
+            :func:`place_of`. Sums read the memory from the beginning to the end.
         counts: Counts of these words.
         s: Probabilities of these words.
         ratio: Their counts divided by these.
@@ -94,7 +75,7 @@ class Block(NamedTuple):
         prior: ``(rows,)`` float64 log density of the prior there.
         likelihood: ``(rows,)`` float64 log likelihood there.
         bend: ``(depth,)`` derivatives x′(z) of a document's logits, for Dirichlet priors.
-        draws: ``(dim,)`` float64 normal numbers.
+        draws: ``(dim + 2 * WIDTH,)`` float64 work space for normal numbers.
         epsilon: ``(rows,)`` step sizes, in the type of z.
         value: ``(rows,)`` float64 log likelihood at the proposals.
         kinetic: ``(rows,)`` float64 |r|² at the start.
@@ -136,7 +117,7 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         return aligned_zeros(shape, dtype)
 
     return Block(
-        words=zeros(num_words, width),
+        words=zeros(num_words // WIDTH, width * WIDTH),
         counts=zeros(num_words),
         s=zeros(num_words),
         ratio=zeros(num_words),
@@ -155,7 +136,7 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         prior=zeros(rows, dtype=np.float64),
         likelihood=zeros(rows, dtype=np.float64),
         bend=zeros(depth),
-        draws=zeros(dim, dtype=np.float64),
+        draws=zeros(dim + 2 * WIDTH, dtype=np.float64),
         epsilon=zeros(rows),
         value=zeros(rows, dtype=np.float64),
         kinetic=zeros(rows, dtype=np.float64),
@@ -212,31 +193,46 @@ def divide(row_offsets, num_chains, most_words, offsets):
 
 
 @inlined
-def pad_words(block, at):
-    """Write words of zeros from a place on, and return their end, a multiple of ``WIDTH``."""
-    while at % WIDTH:
-        block.words[at, :] = 0
-        block.counts[at] = 0
-        at += 1
-    return at
+def place_of(word, topic):
+    """Column of a word's topic in the words of a block."""
+    return topic // WIDTH * (WIDTH * WIDTH) + word % WIDTH * WIDTH + topic % WIDTH
+
+
+@inlined
+def copy_row(source, into, at):
+    """Write the topics of a word into the words of a block. The padding stays."""
+    tile, num_topics = at // WIDTH, len(source)
+    rest = num_topics // WIDTH * WIDTH
+    for k in range(0, rest, WIDTH):
+        store(into, (tile, place_of(at, k)), load(source, k))
+    for k in range(rest, num_topics):
+        into[tile, place_of(at, k)] = source[k]
+
+
+@inlined
+def copy_words(words, index, counts, block, at):
+    """Write the words of a document from a place on, and return their end, a multiple of ``WIDTH``.
+
+    The last word fills the padding, with the count 0.
+    """
+    for i in range((len(index) + WIDTH - 1) // WIDTH * WIDTH):
+        entry = min(i, len(index) - 1)
+        copy_row(words[index[entry]], block.words, at + i)
+        block.counts[at + i] = counts[entry] if i < len(index) else 0
+    return at + (len(index) + WIDTH - 1) // WIDTH * WIDTH
 
 
 @inlined
 def fill(block, documents, num_chains, loc, first, end):
     """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
-    num_docs, num_topics = len(documents.lengths), documents.words.shape[1]
-    at, last, begin = 0, -1, 0
+    num_docs, at, last, begin = len(documents.lengths), 0, -1, 0
     for item in range(first, end):
         doc = item // num_chains
         if doc != last:
-            begin = at
-            for entry in range(documents.row_offsets[doc], documents.row_offsets[doc + 1]):
-                source, target = documents.words[documents.word_index[entry]], block.words[at]
-                for k in range(num_topics):
-                    target[k] = source[k]
-                block.counts[at] = documents.counts[entry]
-                at += 1
-            at, last = pad_words(block, at), doc
+            i, j = documents.row_offsets[doc], documents.row_offsets[doc + 1]
+            index, counts = documents.word_index[i:j], documents.counts[i:j]
+            begin, last = at, doc
+            at = copy_words(documents.words, index, counts, block, at)
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc
@@ -303,45 +299,37 @@ def words_pass(block, documents, first, end, row):
     """
     rows, theta, gradient = block.words, block.theta, block.slope
     counts, s, ratio = block.counts, block.s, block.ratio
-    width, a, cast = rows.shape[1], documents.concentration, theta.dtype.type
+    width, a, cast = theta.shape[1], documents.concentration, theta.dtype.type
     none, floor = lanes_of(cast(0)), lanes_of(cast(documents.floor))
     for k in range(0, width, WIDTH):
         store(gradient, (row, k), none)
     # Both sums read the rows of eight words before those of the next ones: from the first cache.
     for i in range(first, end, WIDTH):
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
+        n, s0 = i // WIDTH, none
+        s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
         for k in range(0, width, WIDTH):
-            t = load(theta, (row, k))
-            s0, s1 = fma(load(rows, (i, k)), t, s0), fma(load(rows, (i + 1, k)), t, s1)
-            s2, s3 = fma(load(rows, (i + 2, k)), t, s2), fma(load(rows, (i + 3, k)), t, s3)
-            s4, s5 = fma(load(rows, (i + 4, k)), t, s4), fma(load(rows, (i + 5, k)), t, s5)
-            s6, s7 = fma(load(rows, (i + 6, k)), t, s6), fma(load(rows, (i + 7, k)), t, s7)
+            t, j = load(theta, (row, k)), WIDTH * k
+            s0, s1 = fma(load(rows, (n, j)), t, s0), fma(load(rows, (n, j + 8)), t, s1)
+            s2, s3 = fma(load(rows, (n, j + 16)), t, s2), fma(load(rows, (n, j + 24)), t, s3)
+            s4, s5 = fma(load(rows, (n, j + 32)), t, s4), fma(load(rows, (n, j + 40)), t, s5)
+            s6, s7 = fma(load(rows, (n, j + 48)), t, s6), fma(load(rows, (n, j + 56)), t, s7)
         # A NaN stays.
         probability = larger(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), floor)
         store(s, i, probability)
         store(ratio, i, over(load(counts, i), probability))
         if a < math.inf:
-            for j in range(i, i + WIDTH):
-                ratio[j] = cast(_slope(counts[j], s[j], a))
-        r0, r1, r2, r3 = (
-            spread(ratio, i),
-            spread(ratio, i + 1),
-            spread(ratio, i + 2),
-            spread(ratio, i + 3),
-        )
-        r4, r5, r6, r7 = (
-            spread(ratio, i + 4),
-            spread(ratio, i + 5),
-            spread(ratio, i + 6),
-            spread(ratio, i + 7),
-        )
+            for word in range(i, i + WIDTH):
+                ratio[word] = cast(_slope(counts[word], s[word], a))
+        r0, r1, r2 = spread(ratio, i), spread(ratio, i + 1), spread(ratio, i + 2)
+        r3, r4, r5 = spread(ratio, i + 3), spread(ratio, i + 4), spread(ratio, i + 5)
+        r6, r7 = spread(ratio, i + 6), spread(ratio, i + 7)
         for k in range(0, width, WIDTH):
             # Two chains of sums, which the processor makes at the same time.
-            x, y = load(gradient, (row, k)), none
-            x, y = fma(load(rows, (i, k)), r0, x), fma(load(rows, (i + 4, k)), r4, y)
-            x, y = fma(load(rows, (i + 1, k)), r1, x), fma(load(rows, (i + 5, k)), r5, y)
-            x, y = fma(load(rows, (i + 2, k)), r2, x), fma(load(rows, (i + 6, k)), r6, y)
-            x, y = fma(load(rows, (i + 3, k)), r3, x), fma(load(rows, (i + 7, k)), r7, y)
+            x, y, j = load(gradient, (row, k)), none, WIDTH * k
+            x, y = fma(load(rows, (n, j)), r0, x), fma(load(rows, (n, j + 32)), r4, y)
+            x, y = fma(load(rows, (n, j + 8)), r1, x), fma(load(rows, (n, j + 40)), r5, y)
+            x, y = fma(load(rows, (n, j + 16)), r2, x), fma(load(rows, (n, j + 48)), r6, y)
+            x, y = fma(load(rows, (n, j + 24)), r3, x), fma(load(rows, (n, j + 56)), r7, y)
             store(gradient, (row, k), plus(x, y))
 
 
@@ -359,7 +347,7 @@ def words_log_likelihood(counts, s, first, end, concentration):
     for i in range(first, rest, WIDTH):
         terms = plus(terms, doubled(times(load(counts, i), log(load(s, i)))))
     for i in range(rest, end):
-        total += counts[i] * log_double(np.float64(s[i]))
+        total += counts[i] * math.log(np.float64(s[i]))
     return total + sum_lanes(terms)
 
 

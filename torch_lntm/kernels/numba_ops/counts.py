@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import math
 
-from torch_lntm.kernels.numba_ops.blocks import words_log_likelihood
-from torch_lntm.kernels.numba_ops.vectors import inlined, inlined_in_any_order, kernel
+from torch_lntm.kernels.numba_ops.blocks import (
+    copy_words,
+    words_log_likelihood,
+    words_pass,
+)
+from torch_lntm.kernels.numba_ops.vectors import inlined, kernel
 
 
 @kernel
@@ -52,76 +56,46 @@ def read(corpus, rows, batch):
     return True
 
 
-@inlined
-def _add_rows(g, p0, p1, p2, p3, r0, r1, r2, r3):
-    """Add r · p to g, in one order wherever the arrays lie in memory."""
-    for k in range(len(g)):
-        g[k] += r0 * p0[k] + r1 * p1[k] + r2 * p2[k] + r3 * p3[k]
-
-
-@inlined_in_any_order
-def _count_topics(words, index, counts, floor, t, s, g):
-    """Probabilities s of a document's words, and Σ_v (c_v / s_v) φ_v, four words at a time."""
-    zero, last = g.dtype.type(0), len(index) - 1
-    for k in range(len(g)):
-        g[k] = zero
-    for i in range(0, len(index), 4):
-        i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
-        p0, p1, p2, p3 = words[index[i]], words[index[i1]], words[index[i2]], words[index[i3]]
-        s0 = s1 = s2 = s3 = zero
-        for k in range(len(g)):
-            s0 += p0[k] * t[k]
-            s1 += p1[k] * t[k]
-            s2 += p2[k] * t[k]
-            s3 += p3[k] * t[k]
-        # Unlike a maximum, this keeps a NaN.
-        s0, s1 = floor if s0 < floor else s0, floor if s1 < floor else s1
-        s2, s3 = floor if s2 < floor else s2, floor if s3 < floor else s3
-        s[i], s[i1], s[i2], s[i3] = s0, s1, s2, s3
-        r0, r1 = counts[i] / s0, counts[i1] / s1 if i1 > i else zero
-        r2, r3 = counts[i2] / s2 if i2 > i1 else zero, counts[i3] / s3 if i3 > i2 else zero
-        _add_rows(g, p0, p1, p2, p3, r0, r1, r2, r3)
-    for k in range(len(g)):
-        g[k] *= t[k]
-
-
 @kernel
 def expected_counts(
+    pad,
     weights,
     words,
     row_offsets,
     word_index,
     counts,
-    floor,
     log_likelihood,
     topic_counts,
-    s,
+    ratio,
     first,
     end,
 ):
     """Log likelihoods and expected counts of the documents ``first:end`` at weights t.
 
-    It reads the rows of the topics where they are, because it reads them only once.
-
     Args:
+        pad: Work space.
         weights: ``(num_docs, num_topics)`` t.
         words: ``(num_words, num_topics)`` topics by word.
         row_offsets: ``(num_docs + 1,)`` int64.
         word_index: ``(nnz,)`` int64.
         counts: ``(nnz,)``.
-        floor: Least probability of a word.
         log_likelihood: ``(num_docs,)`` float64, overwritten.
         topic_counts: ``(num_docs, num_topics)``, overwritten.
-        s: ``(nnz,)`` probabilities of the words, overwritten.
+        ratio: ``(nnz,)`` counts divided by the words' probabilities, overwritten.
         first: First document.
         end: End of the documents.
     """
-    least = words.dtype.type(floor)
     for doc in range(first, end):
         i, j = row_offsets[doc], row_offsets[doc + 1]
-        t, g = weights[doc], topic_counts[doc]
-        _count_topics(words, word_index[i:j], counts[i:j], least, t, s[i:j], g)
-        log_likelihood[doc] = words_log_likelihood(counts, s, i, j, math.inf)
+        stop = copy_words(words, word_index[i:j], counts[i:j], pad, 0)
+        for k in range(weights.shape[1]):
+            pad.theta[0, k] = weights[doc, k]
+        words_pass(pad, pad, 0, stop, 0)
+        for k in range(weights.shape[1]):
+            topic_counts[doc, k] = weights[doc, k] * pad.slope[0, k]
+        log_likelihood[doc] = words_log_likelihood(pad.counts, pad.s, 0, j - i, math.inf)
+        for entry in range(i, j):
+            ratio[entry] = pad.ratio[entry - i]
 
 
 @inlined

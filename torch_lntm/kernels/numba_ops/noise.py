@@ -7,8 +7,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from torch_lntm.kernels.numba_ops.vectors import inlined, kernel, log_double
+from torch_lntm.kernels.numba_ops.vectors import *
 
 _TAU = 2.0 * math.pi
 _INCREMENT = np.uint64(0x9E3779B97F4A7C15)
@@ -36,54 +39,94 @@ def uniform_number(key, number):
     return (np.float64(np.int64(folded(key, number) >> _12)) + 0.5) * 2.220446049250313e-16
 
 
+#: (sin x − x) / x³ and cos x in x², by Taylor's series.
+_SINE = polynomial(*((-1.0) ** n / math.factorial(2 * n + 1) for n in range(7, 0, -1)))
+_COSINE = polynomial(*((-1.0) ** n / math.factorial(2 * n) for n in range(8, -1, -1)))
+
+
+@intrinsic
+def _uniform_lanes(typing, key, number):
+    """Lanes of :func:`uniform_number` at eight indices from a number on."""
+    double = Lanes(types.float64)
+
+    def code(context, builder, signature, args):
+        bits, one = ir.VectorType(ir.IntType(64), WIDTH), context.get_value_type(double)
+
+        def of(value):
+            return ir.Constant(bits, [int(value)] * WIDTH)
+
+        steps = ir.Constant(bits, list(range(1, WIDTH + 1)))
+        steps = builder.add(repeated(builder, args[1]), steps)
+        mixed = builder.add(repeated(builder, args[0]), builder.mul(steps, of(_INCREMENT)))
+        for shift, factor in ((_30, _FIRST), (_27, _SECOND)):
+            mixed = builder.xor(mixed, builder.lshr(mixed, of(shift)))
+            mixed = builder.mul(mixed, of(factor))
+        mixed = builder.lshr(builder.xor(mixed, builder.lshr(mixed, of(_31))), of(_12))
+        # The bits of 2⁵² + n for n below 2⁵² have those of n at their end.
+        whole = builder.bitcast(builder.or_(mixed, of(0x433 << 52)), one)
+        whole = builder.fadd(whole, ir.Constant(one, [0.5 - 2.0**52] * WIDTH))
+        return builder.fmul(whole, ir.Constant(one, [2.0**-52] * WIDTH))
+
+    return double(key, number), code
+
+
+@intrinsic
+def _turned(typing, sine, cosine, quarter):
+    """Lanes of the sine of an angle plus some quarter turns, from its sine and cosine.
+
+    The number of quarter turns was added to 1.5 × 2⁵², so that it is at the end of the bits.
+    """
+
+    def code(context, builder, signature, args):
+        bits = ir.VectorType(ir.IntType(64), WIDTH)
+        one, two, most = (ir.Constant(bits, [value] * WIDTH) for value in (1, 2, 62))
+        number = builder.bitcast(args[2], bits)
+        is_odd = builder.icmp_unsigned("==", builder.and_(number, one), one)
+        value = builder.bitcast(builder.select(is_odd, args[1], args[0]), bits)
+        sign = builder.shl(builder.and_(number, two), most)
+        return builder.bitcast(builder.xor(value, sign), args[0].type)
+
+    return sine(sine, cosine, quarter), code
+
+
 @inlined
 def _circle(turn):
-    """Cosine and sine of 2π × turn for a turn in (0, 1), to 1e-15.
+    """Lanes of the cosine and sine of 2π × turn for turns in (0, 1), to 1e-15.
 
     The nearest quarter turn is taken off exactly, and Taylor series give the rest, at most π/4.
     """
-    quarter = np.rint(4.0 * turn)
-    x = _TAU * (turn - 0.25 * quarter)
-    w = x * x
-    s = -1.0 / 1307674368000.0
-    s = s * w + 1.0 / 6227020800.0
-    s = s * w - 1.0 / 39916800.0
-    s = s * w + 1.0 / 362880.0
-    s = s * w - 1.0 / 5040.0
-    s = s * w + 1.0 / 120.0
-    s = s * w - 1.0 / 6.0
-    s = s * w * x + x
-    c = 1.0 / 20922789888000.0
-    c = c * w - 1.0 / 87178291200.0
-    c = c * w + 1.0 / 479001600.0
-    c = c * w - 1.0 / 3628800.0
-    c = c * w + 1.0 / 40320.0
-    c = c * w - 1.0 / 720.0
-    c = c * w + 1.0 / 24.0
-    c = (c * w - 0.5) * w + 1.0
-    number = np.int64(quarter)
-    cosine, sine = (s, c) if number & 1 else (c, s)
-    # The signs of the quadrants 0 to 3 are + − − + for the cosine and + + − − for the sine.
-    cosine = -cosine if (number + 1) & 2 else cosine
-    sine = -sine if number & 2 else sine
-    return cosine, sine
+    shift = 6755399441055744.0
+    quarter = fma(lanes_of(4.0), turn, lanes_of(shift))
+    x = fma(lanes_of(-0.25), plus(quarter, lanes_of(-shift)), turn)
+    x = times(lanes_of(_TAU), x)
+    w, one = times(x, x), lanes_of(1.0)
+    s = fma(times(_SINE(w), w), x, x)
+    c = _COSINE(w)
+    return _turned(s, c, plus(quarter, one)), _turned(s, c, quarter)
 
 
 @inlined
-def fill_normal(key, size, into):
-    """Write standard normal numbers of a key into the first ``size`` places, by Box and Muller.
+def fill_normal(key, space, into):
+    """Write standard normal numbers of a key, by Box and Muller.
 
     The first half of the numbers are cosines, and the second half are sines.
+
+    Args:
+        key: The key.
+        space: At least ``into`` and 16 more numbers, overwritten.
+        into: The numbers, overwritten.
     """
-    half = (size + 1) // 2
-    for i in range(size // 2):
-        radius = math.sqrt(-2.0 * log_double(uniform_number(key, i)))
-        cosine, sine = _circle(uniform_number(key, half + i))
-        into[i] = radius * cosine
-        into[half + i] = radius * sine
-    if size % 2:
-        radius = math.sqrt(-2.0 * log_double(uniform_number(key, half - 1)))
-        into[half - 1] = radius * _circle(uniform_number(key, size))[0]
+    half = (len(into) + 1) // 2
+    sines = (half + WIDTH - 1) // WIDTH * WIDTH
+    for i in range(0, half, WIDTH):
+        radius = root(times(lanes_of(-2.0), log(_uniform_lanes(key, i))))
+        cosine, sine = _circle(_uniform_lanes(key, half + i))
+        store(space, i, times(radius, cosine))
+        store(space, sines + i, times(radius, sine))
+    for k in range(half):
+        into[k] = space[k]
+    for k in range(half, len(into)):
+        into[k] = space[sines - half + k]
 
 
 @kernel
@@ -103,7 +146,7 @@ def uniform(keys, numbers):
 
 
 @kernel
-def normal(keys, numbers):
-    """Standard normal numbers ``(n, size)`` of ``(n,)`` int64 keys."""
+def normal(keys, numbers, space):
+    """Standard normal numbers ``(n, size)`` of ``(n,)`` int64 keys; space as above."""
     for row in range(len(keys)):
-        fill_normal(np.uint64(keys[row]), numbers.shape[1], numbers[row])
+        fill_normal(np.uint64(keys[row]), space, numbers[row])

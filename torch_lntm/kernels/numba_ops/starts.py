@@ -11,18 +11,14 @@ import numpy as np
 
 from torch_lntm.kernels.numba_ops.blocks import (
     aligned_zeros,
-    pad_words,
+    copy_row,
     padded,
+    place_of,
     words_log_likelihood,
     words_pass,
 )
 from torch_lntm.kernels.numba_ops.counts import word_sums
-from torch_lntm.kernels.numba_ops.vectors import (
-    inlined,
-    inlined_in_any_order,
-    kernel,
-    log_double,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
 _TINY = float(np.finfo(np.float64).tiny)
@@ -92,7 +88,7 @@ class Pad(NamedTuple):
     """Work space of one thread for a document, with the names of :class:`Block`.
 
     Attributes:
-        words: ``(height, width)`` rows of a document's words; see :func:`_copy_row`.
+        words: Rows of a document's words; see :func:`_copy_row`.
         counts: Counts of these words.
         s: Their probabilities.
         ratio: Counts divided by the probabilities.
@@ -115,39 +111,34 @@ class Pad(NamedTuple):
 def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
     width, height = padded(num_topics + 1), padded(longest)
-    shapes = (height, width), (height,), (height,), (height,), (1, width), (1, width)
+    shapes = (
+        (height // WIDTH, width * WIDTH),
+        (height,),
+        (height,),
+        (height,),
+        (1, width),
+        (1, width),
+    )
     return Pad(*(aligned_zeros(shape, dtype) for shape in shapes), math.inf, floor)
 
 
 @inlined
-def _copy_row(running, word, into):
+def _copy_row(running, word, into, at):
     """Write the row of a word, and 1 behind it; for words with keywords, a row for φ_v and 0.
 
     Then t · (row, 1) is φ_v · θ for t = (factor · θ, shift · θ), so that rows need not be scaled.
     """
-    row, num_topics = running.rows[word], len(running.factor)
-    for k in range(num_topics):
-        into[k] = row[k]
-    into[num_topics] = 1
+    row, num_topics, tile = running.rows[word], len(running.factor), at // WIDTH
+    copy_row(row, into, at)
+    into[tile, place_of(at, num_topics)] = 1
     if len(running.place) and running.place[word]:
-        into[num_topics] = 0
-        factor, shift, at = running.factor, running.shift, running.place[word]
+        into[tile, place_of(at, num_topics)] = 0
+        factor, shift, own = running.factor, running.shift, running.place[word]
         floor = into.dtype.type(running.floor)
         for k in range(num_topics):
-            value = factor[k] * row[k] + shift[k] + running.extra[at, k]
-            value *= running.allowed[at, k]
-            into[k] = (floor if value < floor else value) / factor[k]
-
-
-@inlined
-def _copy_document(pad, running, step, doc):
-    """Copy a document's words, and return their number with padding."""
-    begin, at = step.row_offsets[doc], 0
-    for entry in range(begin, step.row_offsets[doc + 1]):
-        _copy_row(running, step.words[step.word_index[entry]], pad.words[at])
-        pad.counts[at] = step.counts[entry]
-        at += 1
-    return pad_words(pad, at)
+            value = factor[k] * row[k] + shift[k] + running.extra[own, k]
+            value *= running.allowed[own, k]
+            into[tile, place_of(at, k)] = (floor if value < floor else value) / factor[k]
 
 
 @inlined_in_any_order
@@ -166,14 +157,6 @@ def _sum_of(x):
     for k in range(len(x)):
         total += x[k]
     return total
-
-
-@inlined
-def _scaled_theta(running, theta, t):
-    """Write (factor · θ, shift · θ), which goes with the rows of :func:`_copy_row`."""
-    for k in range(len(theta)):
-        t[k] = running.factor[k] * theta[k]
-    t[len(theta)] = _dot(running.shift, theta)
 
 
 @inlined
@@ -207,18 +190,25 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
     t, g = pad.theta[0], pad.slope[0]
     pseudo = t.dtype.type(concentration)
     for doc in range(first, end):
-        stop = _copy_document(pad, running, step, doc)
+        begin, size = step.row_offsets[doc], step.row_offsets[doc + 1] - step.row_offsets[doc]
+        stop = (size + WIDTH - 1) // WIDTH * WIDTH
+        for at in range(stop):
+            entry = begin + min(at, size - 1)
+            _copy_row(running, step.words[step.word_index[entry]], pad.words, at)
+            pad.counts[at] = step.counts[entry] if at < size else 0
         own, new = step.theta[doc], step.table[step.index[doc]]
         for _ in range(sweeps):
             for k in range(len(own)):
                 own[k] = new[k]
-            _scaled_theta(running, own, t)
+            # This goes with the rows of :func:`_copy_row`.
+            for k in range(len(own)):
+                t[k] = running.factor[k] * own[k]
+            t[len(own)] = _dot(running.shift, own)
             words_pass(pad, pad, 0, stop, 0)
             _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
         step.value[doc] = words_log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
-        begin = step.row_offsets[doc]
-        for entry in range(begin, step.row_offsets[doc + 1]):
-            step.ratio[entry] = pad.ratio[entry - begin]
+        for at in range(size):
+            step.ratio[begin + at] = pad.ratio[at]
 
 
 @kernel
@@ -250,11 +240,15 @@ def start_words(sums, running, step, weight, first, end):
 @inlined_in_any_order
 def _entropy(a, b):
     """N log N − Σ_v n_v log n_v for n = a + b."""
-    total, inner = 0.0, 0.0
-    for v in range(len(a)):
+    tokens = terms = lanes_of(0.0)
+    rest = len(a) // WIDTH * WIDTH
+    for v in range(0, rest, WIDTH):
+        x = doubled(plus(load(a, v), load(b, v)))
+        tokens, terms = plus(tokens, x), fma(x, log(larger(x, lanes_of(_TINY))), terms)
+    total, inner = sum_lanes(tokens), sum_lanes(terms)
+    for v in range(rest, len(a)):
         x = np.float64(a[v] + b[v])
-        total += x
-        inner += x * log_double(x if x > _TINY else _TINY)
+        total, inner = total + x, inner + x * math.log(max(x, _TINY))
     return total * math.log(max(total, _TINY)) - inner
 
 
@@ -269,23 +263,19 @@ def _overlap(a, b):
 
 
 @kernel
-def pair_entropies(counts, first, second, result, begin, end):
-    """N log N − Σ_v n_v log n_v of the sums n of the pairs ``begin:end`` of rows.
+def pair_numbers(counts, first, second, overlap, result, begin, end):
+    """Numbers of the pairs ``begin:end`` of rows.
 
     Args:
         counts: ``(num_rows, num_columns)`` float32, nonnegative.
         first: ``(n,)`` int64 rows.
         second: ``(n,)`` int64 rows.
+        overlap: Whether to sum Σ_d n_d m_d / (n_d + m_d) over the columns. Otherwise the numbers
+            are N log N − Σ_v n_v log n_v of the sums n of the rows.
         result: ``(n,)`` float64, overwritten.
         begin: First pair.
         end: End of the pairs.
     """
     for i in range(begin, end):
-        result[i] = _entropy(counts[first[i]], counts[second[i]])
-
-
-@kernel
-def pair_overlaps(counts, first, second, result, begin, end):
-    """Sums Σ_d n_d m_d / (n_d + m_d) of pairs of rows, as :func:`pair_entropies`."""
-    for i in range(begin, end):
-        result[i] = _overlap(counts[first[i]], counts[second[i]])
+        a, b = counts[first[i]], counts[second[i]]
+        result[i] = _overlap(a, b) if overlap else _entropy(a, b)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, models, overload, register_model
 from numba.np.arrayobj import make_array
 
@@ -80,7 +81,7 @@ def _shuffled(builder, x, y, order):
     return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), order))
 
 
-def _repeated(builder, x):
+def repeated(builder, x):
     """A vector of the same number."""
     empty = ir.Constant(ir.VectorType(x.type, WIDTH), ir.Undefined)
     first = builder.insert_element(empty, x, ir.Constant(ir.IntType(32), 0))
@@ -122,7 +123,7 @@ def spread(typing, array, index):
     lanes, index = _lanes_of(array, index)
 
     def code(context, builder, signature, args):
-        return _repeated(builder, builder.load(_place(context, builder, signature, args)))
+        return repeated(builder, builder.load(_place(context, builder, signature, args)))
 
     return lanes(array, index), code
 
@@ -132,7 +133,7 @@ def lanes_of(typing, x):
     """Lanes of the same number."""
 
     def code(context, builder, signature, args):
-        return _repeated(builder, args[0])
+        return repeated(builder, args[0])
 
     return Lanes(x)(x), code
 
@@ -146,6 +147,23 @@ def fma(typing, x, y, z):
         return builder.fadd(product, args[2], flags=("contract",))
 
     return x(x, y, z), code
+
+
+def polynomial(*coefficients):
+    """Intrinsic of a polynomial of lanes, from the coefficient of the highest power on."""
+
+    @intrinsic
+    def operation(typing, x):
+        def code(context, builder, signature, args):
+            first, *rest = (ir.Constant(args[0].type, [float(c)] * WIDTH) for c in coefficients)
+            for constant in rest:
+                product = builder.fmul(first, args[0], flags=("contract",))
+                first = builder.fadd(product, constant, flags=("contract",))
+            return first
+
+        return x(x), code
+
+    return operation
 
 
 def _operation(name, docs):
@@ -165,6 +183,19 @@ def _operation(name, docs):
 plus = _operation("fadd", "Lanes x + y.")
 times = _operation("fmul", "Lanes xy.")
 over = _operation("fdiv", "Lanes x / y.")
+
+
+@intrinsic
+def root(typing, x):
+    """Lanes of the square roots."""
+
+    def code(context, builder, signature, args):
+        kind, bits = args[0].type, x.dtype.bitwidth
+        name = f"llvm.sqrt.v{WIDTH}f{bits}"
+        function = get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.call(function, args)
+
+    return x(x), code
 
 
 @intrinsic
@@ -308,110 +339,58 @@ def sums_of_eight(typing, a, b, c, d, e, f, g, h):
 # whole vectors: 0.3 ns a number rather than 2.5.
 
 
-@inlined
-def _exp_single(x):
-    """e^x to 1.2e-7 relative, 0 from −87 down, NaN for NaN; x ≤ 88 (*Cephes, expf*)."""
-    lowest, shift = lanes_of(np.float32(-87.0)), np.float32(12582912.0)
-    y = larger(x, lowest)
-    shifted = fma(y, lanes_of(np.float32(1.4426950408889634)), lanes_of(shift))
-    n = plus(shifted, lanes_of(-shift))
-    r = fma(n, lanes_of(np.float32(-0.693359375)), y)
-    r = fma(n, lanes_of(np.float32(2.12194440e-4)), r)
-    one = lanes_of(np.float32(1.0))
-    p = fma(lanes_of(np.float32(1.9875691500e-4)), r, lanes_of(np.float32(1.3981999507e-3)))
-    p = fma(p, r, lanes_of(np.float32(8.3334519073e-3)))
-    p = fma(p, r, lanes_of(np.float32(4.1665795894e-2)))
-    p = fma(p, r, lanes_of(np.float32(1.6666665459e-1)))
-    p = fma(p, r, lanes_of(np.float32(5.0000001201e-1)))
-    p = fma(fma(p, r, one), r, one)
-    return where_above(x, lowest, times(p, _power(shifted)), lanes_of(np.float32(0.0)))
+def _exponential(kind, series, lowest, shift, high, low):
+    """e^x of lanes, 0 from ``lowest`` down, NaN for NaN; ``high + low`` is log 2."""
+
+    @inlined
+    def exp(x):
+        least, one = lanes_of(kind(lowest)), lanes_of(kind(1.0))
+        y = larger(x, least)
+        shifted = fma(y, lanes_of(kind(1.4426950408889634)), lanes_of(kind(shift)))
+        n = plus(shifted, lanes_of(kind(-shift)))
+        r = fma(n, lanes_of(kind(-low)), fma(n, lanes_of(kind(-high)), y))
+        p = fma(fma(series(r), r, one), r, one)
+        return where_above(x, least, times(p, _power(shifted)), lanes_of(kind(0.0)))
+
+    return exp
 
 
-@inlined
-def _exp_double(x):
-    """e^x to rounding, 0 from −708 down, NaN for NaN; x ≤ 709. A Taylor series on |r| ≤ ½ log 2."""
-    lowest, shift = lanes_of(-708.0), 6755399441055744.0
-    y = larger(x, lowest)
-    shifted = fma(y, lanes_of(1.4426950408889634), lanes_of(shift))
-    n = plus(shifted, lanes_of(-shift))
-    r = fma(n, lanes_of(-6.93147180369123816490e-01), y)
-    r = fma(n, lanes_of(-1.90821492927058770002e-10), r)
-    one = lanes_of(1.0)
-    p = fma(lanes_of(1.0 / 6227020800.0), r, lanes_of(1.0 / 479001600.0))
-    p = fma(p, r, lanes_of(1.0 / 39916800.0))
-    p = fma(p, r, lanes_of(1.0 / 3628800.0))
-    p = fma(p, r, lanes_of(1.0 / 362880.0))
-    p = fma(p, r, lanes_of(1.0 / 40320.0))
-    p = fma(p, r, lanes_of(1.0 / 5040.0))
-    p = fma(p, r, lanes_of(1.0 / 720.0))
-    p = fma(p, r, lanes_of(1.0 / 120.0))
-    p = fma(p, r, lanes_of(1.0 / 24.0))
-    p = fma(p, r, lanes_of(1.0 / 6.0))
-    p = fma(p, r, lanes_of(0.5))
-    p = fma(fma(p, r, one), r, one)
-    return where_above(x, lowest, times(p, _power(shifted)), lanes_of(0.0))
+def _logarithm(kind, series, largest, high, low):
+    """Logarithm of lanes to rounding, for positive normal x, ∞ and NaN (*fdlibm*)."""
+
+    @inlined
+    def log(x):
+        k, m = _exponent(x), _mantissa(x)
+        f = plus(m, lanes_of(kind(-1.0)))
+        s = over(f, plus(lanes_of(kind(2.0)), f))
+        z, half = times(s, s), times(times(lanes_of(kind(0.5)), f), f)
+        rest = plus(half, times(series(z), z))
+        rest = fma(s, rest, times(k, lanes_of(kind(low))))
+        value = plus(f, fma(lanes_of(kind(-1.0)), half, rest))
+        value = fma(k, lanes_of(kind(high)), value)
+        return where_above(x, lanes_of(kind(largest)), x, value)
+
+    return log
 
 
-@inlined
-def _log_single(x):
-    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, logf*)."""
-    k, m = _exponent(x), _mantissa(x)
-    f = plus(m, lanes_of(np.float32(-1.0)))
-    s = over(f, plus(lanes_of(np.float32(2.0)), f))
-    z = times(s, s)
-    rest = fma(lanes_of(np.float32(0.24279078841)), z, lanes_of(np.float32(0.28498786688)))
-    rest = fma(rest, z, lanes_of(np.float32(0.40000972152)))
-    rest = times(fma(rest, z, lanes_of(np.float32(0.66666662693))), z)
-    half = times(times(lanes_of(np.float32(0.5)), f), f)
-    rest = fma(s, plus(half, rest), times(k, lanes_of(np.float32(9.0580006145e-06))))
-    minus = lanes_of(np.float32(-1.0))
-    value = plus(f, fma(minus, half, rest))
-    value = fma(k, lanes_of(np.float32(6.9313812256e-01)), value)
-    return where_above(x, lanes_of(np.float32(3.4028235e38)), x, value)
-
-
-@inlined
-def _log_lanes_double(x):
-    """:func:`log_double` of lanes."""
-    k, m = _exponent(x), _mantissa(x)
-    f = plus(m, lanes_of(-1.0))
-    s = over(f, plus(lanes_of(2.0), f))
-    z = times(s, s)
-    rest = fma(lanes_of(1.479819860511658591e-01), z, lanes_of(1.531383769920937332e-01))
-    rest = fma(rest, z, lanes_of(1.818357216161805012e-01))
-    rest = fma(rest, z, lanes_of(2.222219843214978396e-01))
-    rest = fma(rest, z, lanes_of(2.857142874366239149e-01))
-    rest = fma(rest, z, lanes_of(3.999999999940941908e-01))
-    rest = times(fma(rest, z, lanes_of(6.666666666666735130e-01)), z)
-    half = times(times(lanes_of(0.5), f), f)
-    rest = fma(s, plus(half, rest), times(k, lanes_of(1.90821492927058770002e-10)))
-    value = plus(f, fma(lanes_of(-1.0), half, rest))
-    value = fma(k, lanes_of(6.93147180369123816490e-01), value)
-    return where_above(x, lanes_of(1.7976931348623157e308), x, value)
-
-
-@inlined
-def log_double(x):
-    """Logarithm to rounding, for positive normal x, ∞ and NaN (*fdlibm, log*)."""
-    bits = np.float64(x).view(np.int64)
-    shifted = bits - 0x3FE6A09E667F3BCD
-    k = np.float64(shifted >> 52)
-    f = np.int64((shifted & 0x000FFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD).view(np.float64) - 1.0
-    s = f / (2.0 + f)
-    z = s * s
-    w = z * z
-    odd = w * (
-        3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01)
-    )
-    even = z * (
-        6.666666666666735130e-01
-        + w
-        * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01))
-    )
-    half = 0.5 * f * f
-    rest = s * (half + (odd + even)) + k * 1.90821492927058770002e-10
-    value = k * 6.93147180369123816490e-01 - ((half - rest) - f)
-    return value if x < math.inf else x
+_LOG_2, _REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_SERIES = polynomial(
+    *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1),
+    5.0000001201e-1,
+)
+#: To 1.2e-7 relative, for x ≤ 88 (*Cephes, expf*).
+_exp_single = _exponential(np.float32, _SERIES, -87.0, 12582912.0, 0.693359375, -2.12194440e-4)
+_SERIES = polynomial(*(1.0 / math.factorial(n) for n in range(13, 1, -1)))
+#: To rounding, for x ≤ 709. A Taylor series on |r| ≤ ½ log 2.
+_exp_double = _exponential(np.float64, _SERIES, -708.0, 6755399441055744.0, _LOG_2, _REST)
+_SERIES = polynomial(0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693)
+_log_single = _logarithm(np.float32, _SERIES, 3.4028235e38, 6.9313812256e-01, 9.0580006145e-06)
+_SERIES = polynomial(
+    *(1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01),
+    *(2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01),
+    6.666666666666735130e-01,
+)
+_log_double = _logarithm(np.float64, _SERIES, 1.7976931348623157e308, _LOG_2, _REST)
 
 
 def exp(x):
@@ -431,4 +410,4 @@ def _exp_of(x):
 @overload(log, inline="always")
 def _log_of(x):
     single = x.dtype.bitwidth == 32
-    return (lambda x: _log_single(x)) if single else (lambda x: _log_lanes_double(x))
+    return (lambda x: _log_single(x)) if single else (lambda x: _log_double(x))

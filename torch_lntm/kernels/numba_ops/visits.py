@@ -19,25 +19,7 @@ from torch_lntm.kernels.numba_ops.blocks import (
     words_pass,
 )
 from torch_lntm.kernels.numba_ops.noise import fill_normal, folded, uniform_number
-from torch_lntm.kernels.numba_ops.vectors import (
-    WIDTH,
-    doubled,
-    exp,
-    fma,
-    inlined,
-    inlined_in_any_order,
-    kernel,
-    lanes_of,
-    larger,
-    load,
-    log,
-    over,
-    plus,
-    store,
-    sum_lanes,
-    times,
-    where_above,
-)
+from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
 
@@ -143,7 +125,7 @@ class Settings(NamedTuple):
         max_error: Energy error above which a transition is divergent, nats.
         target_accept: Acceptance probability that the adaptation aims at.
         log_longest: Logarithm of the upper bound on step sizes.
-        shrinkage: γ of dual averaging.
+        shrinkage: γ of dual averaging; 0 for a search of step sizes, in which chains stay.
         delay: t₀ of dual averaging.
         forgetting: κ of dual averaging.
     """
@@ -383,9 +365,7 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
         r[i, k] = 0
     if len(drawn.keys):
         key = folded(np.uint64(drawn.keys[row]), settings.num_past + number)
-        fill_normal(folded(key, 0), dim, block.draws)
-        for k in range(dim):
-            r[i, k] = block.draws[k]
+        fill_normal(folded(key, 0), block.draws, r[i, :dim])
         chance, shift = uniform_number(folded(key, 1), 0), uniform_number(folded(key, 2), 0)
     else:
         _read(drawn.momentum[number], row, r, i)
@@ -450,6 +430,24 @@ def _adapt(adaptation, settings, row, number, acceptance):
         log_average if count == settings.warmup_steps else log_step_size
     )
     return adaptation.step_size[row]
+
+
+@inlined
+def _search(adaptation, settings, row, number, last, acceptance):
+    """Double or halve a step size until the acceptance crosses a value; see ``find_step_size``.
+
+    Returns:
+        Whether the search goes on. The shortfall is its direction, and 0 at its end.
+    """
+    direction = 1.0 if acceptance > settings.target_accept else -1.0
+    if number == 0:
+        adaptation.shortfall[row] = direction
+    if adaptation.shortfall[row] != direction:
+        adaptation.shortfall[row] = 0.0
+        return False
+    if number < last:
+        adaptation.step_size[row] *= 2.0 if direction > 0 else 0.5
+    return True
 
 
 @inlined
@@ -538,6 +536,7 @@ def visit(
                 kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
                 for i in range(num_rows if moves else 0):
                     _kick_and_drift(block, factor, num_docs, i, weight, kick, drift)
+            goes_on = settings.shrinkage > 0
             for i in range(num_rows):
                 row, prior = block.row[i], _log_prior(chart, block.z, i)
                 accepted = number < 0
@@ -545,8 +544,14 @@ def visit(
                     chance, accepted = _judge(
                         block, prior, settings, outcome, temperature, number, i
                     )
-                    step_size = _adapt(adaptation, settings, row, number, chance)
-                    outcome.step_size[number, row] = step_size
+                    if settings.shrinkage == 0:
+                        accepted, last = False, num_transitions - 1
+                        goes_on |= _search(adaptation, settings, row, number, last, chance)
+                    else:
+                        step_size = _adapt(adaptation, settings, row, number, chance)
+                        outcome.step_size[number, row] = step_size
                 if accepted:
                     _keep(block, i, prior)
+            if not goes_on:
+                break
         _finish(block, state, num_rows)
