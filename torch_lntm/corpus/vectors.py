@@ -124,9 +124,10 @@ class WordVectors:
             ConfigError: Fewer words have a vector than there are topics.
 
         Example:
-            >>> vectors = lntm.corpus.WordVectors(np.eye(4, dtype=np.float32)[[0, 0, 1, 1]])
-            >>> vectors.topics(2, [1, 1, 1, 1]).round(1)[:, 0].max().item()
-            0.5
+            >>> rows = [[1.0, 0.1], [1.0, 0.2], [0.1, 1.0], [0.2, 1.0]]
+            >>> vectors = lntm.corpus.WordVectors.of(rows, ["dog", "hund", "tax", "steuer"])
+            >>> sorted(vectors.topics(2, [9, 9, 9, 9]).round(3)[:, 0].tolist())
+            [0.025, 0.475]
         """
         from sklearn.cluster import KMeans
 
