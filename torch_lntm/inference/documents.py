@@ -18,6 +18,7 @@ from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.theta_draws import ThetaDraws
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.draws import DrawSource, require_source, theta_draws
 from torch_lntm.models import IndependentFactorPrior, TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
@@ -126,6 +127,7 @@ def transform(
     seed: int = 0,
     max_docs: int | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    new_words: Any = None,
     progress: bool = True,
 ) -> DocumentTopics:
     """Topic proportions of all documents, including empty documents.
@@ -144,6 +146,8 @@ def transform(
         max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
             suits the memory that the guide needs per document.
         groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
+        new_words: Vectors of words, by which words of the corpus that the model lacks count too
+            (:meth:`~torch_lntm.models.TopicModel.with_words`). New chains then draw theta.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
@@ -166,9 +170,12 @@ def transform(
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require_whole(1, num_draws=num_draws, max_docs=max_docs)
     require_whole(0, seed=seed)
-    model = require_source(source).model
+    model, corpus = require_source(source).model, as_corpus(corpus, allow_empty=True)
+    if new_words is not None:
+        model = model.with_words(corpus.vocabulary or (), new_words)
+        source, corpus = DocumentHMC(model), corpus.with_vocabulary(model.vocabulary or ())
     topic_groups = as_groups(model, groups)
-    corpus = model.encode(as_corpus(corpus, allow_empty=True))
+    corpus = model.encode(corpus)
     options: dict[str, Any] = {"seed": seed, "max_docs": max_docs, "progress": progress}
     if isinstance(source, Guide):
         estimate = estimate or "mode"

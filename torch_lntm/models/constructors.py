@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, WordVectors
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.levels import Levels, Periods, learn_levels
 from torch_lntm.models.model import TopicModel
@@ -83,32 +83,47 @@ class KeywordOptions(ModelOptions, total=False):
             the training documents' tokens per topic.
         exclusive_keywords: Whether the keywords are absent from free topics. If False, and the
             strength is 0, keywords affect the start of the fit only.
+        word_vectors: Vectors of the words, by which topics expect words of similar meaning: an
+            array by column, a mapping or frame by word, gensim's KeyedVectors, a function of a list
+            of words, or a file (:func:`~torch_lntm.corpus.read_vectors`). By default, words have
+            none.
+        vector_strength: Pseudo-tokens that the vectors give each topic. Defaults to a number that
+            the fit learns.
     """
 
     topic_smoothing: Annotated[float, 0.05]
     keywords: Annotated[Keywords | Mapping[str, Any] | None, None]
     keyword_strength: Annotated[float | None, None]
     exclusive_keywords: Annotated[bool, True]
+    word_vectors: Annotated[Any, None]
+    vector_strength: Annotated[float | None, None]
 
 
 class _Options(NormalOptions, KeywordOptions, total=False):
     """Options of logistic-normal models whose topics have a Dirichlet prior."""
 
 
-def _learn_keywords(
+def _learn_words(
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
     exclusive_keywords: bool = True,
+    word_vectors: Any = None,
     vocabulary: Sequence[str] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The argument ``keywords`` of a constructor, looked up in the vocabulary."""
-    if keywords is None:
-        return {}
-    return {"keywords": Keywords.of(keywords, vocabulary, keyword_strength, exclusive_keywords)}
+    """Arguments of a constructor about words, looked up in the vocabulary."""
+    found: dict[str, Any] = {}
+    if keywords is not None:
+        of = keywords, vocabulary, keyword_strength, exclusive_keywords
+        found["keywords"] = Keywords.of(*of)
+    if word_vectors is not None:
+        is_saved = isinstance(word_vectors, Mapping) and set(word_vectors) == {"size"}
+        read = WordVectors.from_json if is_saved else partial(WordVectors.of, vocabulary=vocabulary)
+        found["word_vectors"] = read(word_vectors)
+    return found
 
 
-@register("ctm", learn=_learn_keywords)
+@register("ctm", learn=_learn_words)
 def ctm(
     num_topics: int,
     num_words: int | Corpus,
@@ -197,7 +212,7 @@ def lntm(
     return _with_topics(prior, num_words, options, partial(NormalTopics, scale=topic_scale))
 
 
-@register("iftm", learn=_learn_keywords)
+@register("iftm", learn=_learn_words)
 def iftm(
     num_topics: int,
     num_words: int | Corpus,
@@ -252,7 +267,7 @@ def iftm(
     return _with_topics(prior, num_words, options)
 
 
-@register("lda", learn=_learn_keywords)
+@register("lda", learn=_learn_words)
 def lda(
     num_topics: int,
     num_words: int | Corpus,
@@ -310,8 +325,8 @@ def _learn_columns(
                 f"stm got a {type(num_words).__name__} for the corpus; its covariates are learned "
                 "from the training documents: stm(num_topics, corpus, prevalence='~ party')"
             )
-        return _learn_keywords(**arguments)
-    corpus, learned = num_words, _learn_keywords(**arguments)
+        return _learn_words(**arguments)
+    corpus, learned = num_words, _learn_words(**arguments)
     if content is not None and not isinstance(content, Levels | Mapping):
         learned["content"] = learn_levels(corpus, content)
     if prevalence is None and PREVALENCE not in corpus.covariates:
@@ -413,7 +428,9 @@ def _with_topics(
 ) -> TopicModel:
     settings = {"probs": options["topics"], "dtype": options["dtype"]}
     if "keywords" in options:
-        settings |= {"smoothing": options["topic_smoothing"], "keywords": options["keywords"]}
+        of_words = ("keywords", "word_vectors", "vector_strength")
+        settings |= {"smoothing": options["topic_smoothing"]}
+        settings |= {name: options[name] for name in of_words}
     topics = kind(prior.num_topics, num_words, generator=_generator(options), **settings)
     words = DirichletMultinomial(dtype=options["dtype"]) if options["bursty"] else None
     return TopicModel(prior, topics, options["vocabulary"], words)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm import noise
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
@@ -224,6 +224,43 @@ class TopicModel(nn.Module):
         )
         if model.num_topics == self.num_topics:
             model.topic_names = self.topic_names
+        return model
+
+    def with_words(self, words: Sequence[str], vectors: Any) -> TopicModel:
+        """The model with further words, which its topics know by their vectors only.
+
+        A topic expects a word near its own vector, also if the training documents lack it. Words
+        without a vector are left out, as are words that the model has.
+
+        Args:
+            words: The words.
+            vectors: Their vectors, of the source and dimension of the model's own, in any form that
+                ``word_vectors`` of :func:`~torch_lntm.models.ctm` takes.
+
+        Raises:
+            ConfigError: The topics have no word vectors or differ by document, the vectors have
+                another dimension, or no new word has a vector.
+
+        Example:
+            >>> vectors = {word: np.eye(4)[len(word) % 4] for word in corpus.vocabulary}
+            >>> model = lntm.models.ctm(3, corpus, word_vectors=vectors)
+            >>> longer = model.with_words(["zygote"], {"zygote": [0.0, 0.0, 1.0, 0.0]})
+            >>> longer.num_words - model.num_words, longer.vocabulary[-1]
+            (1, 'zygote')
+        """
+        if self.vocabulary is None:
+            raise ConfigError("the model has no vocabulary; set model.vocabulary to its words")
+        known = set(self.vocabulary)
+        new = [word for word in dict.fromkeys(words) if word not in known]
+        found = WordVectors.of(vectors, new)
+        new = [word for word, has in zip(new, found.found, strict=True) if has]
+        topics = self.topics.with_words(WordVectors(found.vectors[found.found]))
+        model = self.with_parts(topics=topics, vocabulary=[*self.vocabulary, *new])
+        if self.construction is not None:
+            size = {"size": [topics.num_words, found.vectors.shape[1]]}
+            settings = {"num_words": topics.num_words, "word_vectors": size}
+            old = self.construction
+            model.construction = old._replace(settings=old.settings | settings)
         return model
 
     def theta(self, latent: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ from torch_lntm.models.registry import record_settings
 
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
+#: Approximate number of tokens of the documents from which topics learn their prior.
+LEARNING_TOKENS = 10_000
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit, and ends the fit by returning True.
 Callback = Callable[[dict[str, Any]], Any]
@@ -129,6 +131,29 @@ class ResumableFit(ABC, Generic[R]):
                 centre = model.prior.space(batch).centre
                 means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
         return means
+
+    def learn(self, latent: str) -> None:
+        """Let the topics learn their prior, by the last statistics and some documents.
+
+        Args:
+            latent: Name of the documents' latent variables in their table.
+        """
+        topics, processes, statistics = self.model.topics, self.processes, self.state.statistics
+        if statistics is None or not topics.learning_rounds:
+            return
+        number = max(1, self.corpus.whole.num_tokens // LEARNING_TOKENS)
+        batch, _ = next(self.shard.mini_batches(self.settings.seed, 0, number))
+
+        def sums() -> dict[str, Tensor]:
+            documents = []
+            if batch is not None:
+                values = self.state.documents.read(latent, batch)
+                values = values[:, 0] if values.dim() == 3 else values  # of the first chain
+                documents.append((batch, self.model.theta(values)))
+            return topics.prior_sums(statistics.word_counts, documents)
+
+        for _ in range(topics.learning_rounds):
+            topics.learn_(statistics.word_counts, **processes.total(processes.together(sums)))
 
     # -- state -------------------------------------------------------------------------------------
 

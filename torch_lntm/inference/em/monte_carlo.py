@@ -323,6 +323,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         num_tokens, unconverged = 0.0, 0
         # Once an epoch, because mini-batches use the memory of the last one again.
         release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
+        self.learn(CHAIN + self.model.prior.latent)
         with self.model.topics.updated_often(), self.model.prior.following(self._length):
             for new in self._sums(stats, bar):
                 objective += new.objective

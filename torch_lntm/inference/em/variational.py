@@ -269,6 +269,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
             while state.step < epochs:
                 objective: float | Tensor = 0.0
                 unconverged: int | Tensor = 0
+                self.learn("means")
                 with model.topics.updated_often():
                     batches = self.shard.step_batches(settings.seed, self.step_docs)
                     for batch in batches:

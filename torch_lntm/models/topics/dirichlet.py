@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -12,10 +12,12 @@ import torch
 from pyro.distributions import Dirichlet, TorchDistribution
 from torch import Tensor, nn
 
+from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError, undefined
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import Levels
 from torch_lntm.models.topics.keywords import Keywords
+from torch_lntm.models.topics.meaning import Meaning
 from torch_lntm.models.topics.topics import Topics, TopicUpdate
 
 #: Initial concentration of draws in a joint chain, and its bounds.
@@ -103,6 +105,10 @@ class DirichletTopics(LogitTopics):
         keywords: Keywords of the first topics, each with pseudo-counts in its topic beside the
             smoothing; exclusive ones are absent from free topics (:class:`Keywords`). By default
             all topics are free.
+        word_vectors: Vectors of the words, by which topics expect words of similar meaning
+            (:class:`Meaning`). By default, words have none.
+        vector_strength: Pseudo-tokens that the vectors give each topic. Defaults to a number that
+            fits learn.
         content: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
@@ -127,6 +133,8 @@ class DirichletTopics(LogitTopics):
         smoothing: float = 0.05,
         probs: Tensor | None = None,
         keywords: Keywords | None = None,
+        word_vectors: WordVectors | None = None,
+        vector_strength: float | None = None,
         content: Levels | None = None,
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
@@ -135,11 +143,21 @@ class DirichletTopics(LogitTopics):
         if not smoothing >= 0:
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
+        self.meaning: Meaning | None = None
         self._deferred = False
+        self._pseudo: float | Tensor | None = None
         self._draw_concentration = CONCENTRATION
         self.keywords = keywords
         if keywords is not None:
             keywords.check_sizes(num_topics, num_words)
+        if word_vectors is not None:
+            if len(word_vectors.vectors) != num_words:
+                raise ConfigError(
+                    f"vectors of {len(word_vectors.vectors)} words; expected a row for each of "
+                    f"{num_words} words of the vocabulary"
+                )
+            self.meaning = Meaning(word_vectors, num_topics, vector_strength, dtype)
+            self.fitted_buffers |= {f"meaning.{name}" for name in Meaning.fitted}
         if probs is None:
             probs = near_uniform(num_topics, num_words, generator)
         self.set_(probs)
@@ -157,10 +175,81 @@ class DirichletTopics(LogitTopics):
 
         The prior for a smoothing of 0 is uniform, and proper.
         """
-        pseudo = self.logits.new_full((self.num_topics, self.num_words), self.smoothing)
+        pseudo = self._pseudo_tokens() + torch.zeros_like(self.logits)
         if self.keywords is not None:
-            pseudo = self.keywords.add_to_(pseudo)
-        return {"topics": Dirichlet(1.0 + pseudo).to_event(1)}
+            self.keywords.add_to_(pseudo.mT)
+        return {"topics": Dirichlet(1.0 + pseudo.mT).to_event(1)}
+
+    @property
+    def belief(self) -> Tensor:
+        """``(num_topics,)`` share of each topic's words that comes from the word vectors.
+
+        It is 0 without vectors, and near 0 in a topic with many tokens.
+        """
+        none = self.logits.new_zeros(self.num_topics)
+        return none if self.meaning is None else self.meaning.belief
+
+    def prepare_(self, corpus: Corpus) -> None:
+        """See :meth:`Topics.prepare_`. Counts the frequencies of words for their vectors."""
+        super().prepare_(corpus)
+        if self.meaning is not None:
+            self.meaning.prepare_(corpus)
+
+    @property
+    def learns(self) -> bool:
+        """See :attr:`Topics.learns`. True with word vectors."""
+        return self.meaning is not None
+
+    @property
+    def learning_rounds(self) -> int:
+        """See :attr:`Topics.learning_rounds`."""
+        return 0 if self.meaning is None else self.meaning.learning_rounds
+
+    @torch.no_grad()
+    def prior_sums(
+        self, word_counts: Tensor, documents: Iterable[tuple[DocumentBatch, Tensor]]
+    ) -> dict[str, Tensor]:
+        """See :meth:`Topics.prior_sums`. The sums determine the strength of the word vectors."""
+        if self.meaning is None:
+            return {}
+        documents = ((self.assign_levels(batch), theta) for batch, theta in documents)
+        return self.meaning.sums(*self._shared_counts(word_counts), self.probs.mT, documents)
+
+    @torch.no_grad()
+    def learn_(self, word_counts: Tensor, **sums: Tensor) -> None:
+        """See :meth:`Topics.learn_`. Learns the topics' vectors and their strength."""
+        if self.meaning is not None:
+            self.meaning.learn_(*self._shared_counts(word_counts), **sums)
+
+    def _shared_counts(self, word_counts: Tensor) -> tuple[Tensor, Tensor]:
+        """``(num_words, num_topics)`` tokens of all levels, and pseudo-tokens of no vectors."""
+        counts = word_counts.unflatten(1, (self.num_levels, self.num_words)).sum(1).to(self.dtype)
+        others = torch.full_like(counts, self.smoothing)
+        if self.keywords is not None:
+            self.keywords.add_to_(others)
+        return counts.mT.contiguous(), others.mT.contiguous()
+
+    @torch.no_grad()
+    def with_words(self, word_vectors: WordVectors) -> Topics:
+        """See :meth:`Topics.with_words`. New words get what the topics' vectors expect of them."""
+        if self.meaning is None:
+            return super().with_words(word_vectors)
+        meaning, size = self.meaning.with_words(word_vectors), len(word_vectors.vectors)
+        sums = self.meaning.tokens + self.num_words * self.smoothing + self.meaning.strength
+        counts = (self.double_probs.mT * sums - self._pseudo_tokens()).clamp_min(0)
+        counts = torch.cat([counts, counts.new_zeros(size, self.num_topics)])
+        options: dict[str, Any] = {"smoothing": self.smoothing, "keywords": self.keywords}
+        longer = DirichletTopics(*counts.mT.shape, **options, dtype=self.dtype).to(self.device)
+        longer.meaning, longer.fitted_buffers = meaning, self.fitted_buffers
+        longer.m_step(counts.mT)
+        return longer
+
+    def _pseudo_tokens(self) -> float | Tensor:
+        """Pseudo-tokens beside those of keywords: ``(num_words, num_topics)``, or one number."""
+        if self.meaning is None:
+            return self.smoothing
+        pseudo = self.meaning.pseudo_tokens().add_(self.smoothing)
+        return pseudo if self.keywords is None else self.keywords.exclude_(pseudo, 0.0)
 
     def compute_probs(self, *, topics: Tensor) -> Tensor:  # type: ignore[override]
         """See :meth:`Topics.compute_probs`.
@@ -190,17 +279,21 @@ class DirichletTopics(LogitTopics):
         Args:
             normalisers: Log-sum-exp of each topic's logits, float64. Computed by default.
         """
-        if self.smoothing == 0 and self.keywords is None:
+        if self.smoothing == 0 and self.keywords is None and self.meaning is None:
             return self.logits.new_zeros((), dtype=torch.float64)
         if normalisers is None:
             normalisers = self._softmax()[1]
         # Sum of all log probabilities, in float64 because rounding errors would add up over the
         # words.
         total = self.logits.sum(dtype=torch.float64)
-        density = self.smoothing * (total - self.num_words * normalisers.sum())
+        density, smoothing = self.smoothing * (total - self.num_words * normalisers.sum()), 0.0
+        if self.meaning is None:
+            smoothing = self.smoothing
+        else:
+            density = self._pseudo_tokens() * (self.logits - normalisers)
+            density = density.sum(dtype=torch.float64)
         if self.keywords is not None:
-            own = self.keywords.log_density(self.logits.mT, normalisers, self.smoothing)
-            density = density + own
+            density = density + self.keywords.log_density(self.logits.mT, normalisers, smoothing)
         return density
 
     @contextmanager
@@ -212,7 +305,7 @@ class DirichletTopics(LogitTopics):
         than all its other work.
         """
         before = self._cached = self.probs.detach()
-        self._deferred = True
+        self._deferred, self._pseudo = True, self._pseudo_tokens()
         try:
             yield
         finally:
@@ -220,7 +313,7 @@ class DirichletTopics(LogitTopics):
             if self._cached is not before:
                 with torch.no_grad():
                     self.logits.copy_(self._cached.mT.log())
-            self._cached, self._deferred = None, False
+            self._cached, self._deferred, self._pseudo = None, False, None
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -234,7 +327,10 @@ class DirichletTopics(LogitTopics):
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
         total = word_counts.sum(1) + self.num_words * self.smoothing
-        probs = counts + self.smoothing
+        probs = counts + (self._pseudo_tokens() if self._pseudo is None else self._pseudo)
+        if self.meaning is not None:
+            self.meaning.tokens.copy_(word_counts.sum(1))
+            total = total + self.meaning.strength
         if self.keywords is not None:
             self.keywords.add_to_(probs.mT)
             total = probs.sum(0, dtype=torch.float64)
@@ -264,9 +360,11 @@ class DirichletTopics(LogitTopics):
         topics.
         """
         pseudo = word_counts.new_zeros(self.num_topics, 1)
+        if self.meaning is not None:
+            pseudo = self.meaning.pseudo_tokens().mT.to(word_counts)
         allowed = word_counts.new_full((self.num_topics,), self.num_words)
         if self.keywords is not None:
-            pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
+            pseudo = self.keywords.add_to_(pseudo + torch.zeros_like(word_counts))
             allowed[len(self.keywords) :] -= len(self.keywords.excluded)
         beta = improved_concentration(self._draw_concentration, word_counts, pseudo, allowed)
         self._draw_concentration = beta
@@ -348,19 +446,21 @@ class LevelTopics(DirichletTopics):
     _factors: Any = None
 
     double_probs = Topics.double_probs
+    with_words = Topics.with_words
     probs_and_log_prior = Topics.probs_and_log_prior
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
         """See :meth:`Topics.updated_often`. An M-step is a single round, in the model's dtype."""
         before = self._factors = self._factorised(self.logits.dtype)
+        self._pseudo = self._pseudo_tokens()
         self._cached = before.probs(self.dtype).flatten(0, 1).mT
         try:
             yield
         finally:
             if self._factors is not before:
                 self._keep(self._factors)
-            self._cached = self._factors = None
+            self._cached = self._factors = self._pseudo = None
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -370,6 +470,8 @@ class LevelTopics(DirichletTopics):
             word_counts: ``(num_topics, num_levels * num_words)`` expected tokens.
         """
         often = self._factors is not None
+        if self.meaning is not None:
+            self.meaning.tokens.copy_(word_counts.sum(1))
         counts = word_counts.mT.unflatten(0, (self.num_levels, self.num_words))
         counts = self._allowed(counts, 0.0)
         factors = self._factors if often else self._factorised(torch.float64)
@@ -381,15 +483,20 @@ class LevelTopics(DirichletTopics):
 
     def start_(self, word_counts: Tensor) -> None:
         """See :meth:`Topics.start_`."""
-        counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
+        pseudo, floor = self._pseudo_tokens(), probability_floor(self.logits.dtype)
+        if isinstance(pseudo, Tensor):
+            counts = word_counts + pseudo.clamp_min(floor).mT
+        else:
+            counts = word_counts + max(pseudo, floor)
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def _pseudo_counts(self, dtype: torch.dtype) -> float | Tensor:
         """Pseudo-counts of the shared part: ``(num_words, num_topics)``, or one number."""
-        if self.keywords is None:
-            return self.smoothing
-        counts = torch.full_like(self.logits.mT, self.smoothing, dtype=dtype)
-        return self.keywords.add_to_(counts).mT
+        pseudo = self._pseudo_tokens() if self._pseudo is None else self._pseudo
+        if self.keywords is not None:
+            pseudo = pseudo + torch.zeros_like(self.logits, dtype=dtype)
+            self.keywords.add_to_(pseudo.mT)
+        return pseudo if isinstance(pseudo, float) else pseudo.to(dtype)
 
     def _factorised(self, dtype: torch.dtype) -> Any:
         """The parameters as factors of probabilities."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, ClassVar, Literal
@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError, lacks, undefined
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import CONTENT, Level, Levels
@@ -369,6 +369,35 @@ class Topics(nn.Module):
         if self.keywords is not None:
             self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
 
+    @property
+    def learns(self) -> bool:
+        """Whether fits call :meth:`learn_`. False by default."""
+        return False
+
+    @property
+    def learning_rounds(self) -> int:
+        """Number of rounds of :meth:`learn_` after the present epoch. 0 by default."""
+        return 0
+
+    def prior_sums(
+        self, word_counts: Tensor, documents: Iterable[tuple[DocumentBatch, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Sums over some documents that :meth:`learn_` needs. None by default.
+
+        Args:
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
+            documents: Batches of documents and their proportions ``(num_docs, num_topics)``.
+        """
+        return {}
+
+    def learn_(self, word_counts: Tensor, **sums: Tensor) -> None:
+        """Learn parameters of the topics' prior, which M-steps keep. Fits do so once an epoch.
+
+        Args:
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
+            **sums: The sums of :meth:`prior_sums`, over documents of all processes.
+        """
+
     def start_(self, word_counts: Tensor) -> None:
         """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all levels.
 
@@ -382,6 +411,20 @@ class Topics(nn.Module):
         """Pseudo-counts of every word in every topic during the search of a start."""
         # Pseudo-counts of every word in every topic, in starts.
         return 0.05
+
+    def with_words(self, word_vectors: WordVectors) -> Topics:
+        """The topics with further words; see :meth:`~torch_lntm.models.TopicModel.with_words`.
+
+        Args:
+            word_vectors: Vectors of the further words.
+
+        Raises:
+            ConfigError: The topics have no word vectors, or differ by document.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot take new words; expected topics that all documents "
+            "share, with word vectors, such as those of models.ctm(..., word_vectors=vectors)"
+        )
 
     def set_(self, probs: Tensor) -> None:
         """Set the topics in place, as close to the probabilities as the parameters allow.
