@@ -241,6 +241,21 @@ def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
 
 
 @pytest.mark.slow
+def test_word_vectors_come_from_a_file(counts, capsys):
+    lines = [f"w{i} {i} {i % 3}\n" for i in range(5)]
+    Path("vectors.txt").write_text("".join(lines))
+    command = ["fit", counts, "--out", "run", *QUICK, "--word-vectors", "vectors.txt"]
+    assert main(command) == 0
+    assert "dimension=2, 4 with a vector), which are" in capsys.readouterr().err
+    assert (lntm.load_model("run").topics.belief > 0).all()
+    assert main([*command, "--overwrite", "--model", "lntm"]) == 1
+    assert "word_vectors" in capsys.readouterr().err
+    Path("vectors.txt").write_text("w0 1 2\nw1 1\n")
+    assert main([*command, "--overwrite"]) == 1
+    assert "vectors.txt, line 2: expected a word and 2 numbers" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_columns_of_another_file_are_metadata_of_counts(workplace, capsys):
     rng = np.random.default_rng(0)
     counts = sp.csr_matrix(rng.poisson(1.0, (40, 6)))

@@ -93,7 +93,8 @@ def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
     command = ["select", posts, "--num-topics", "2,3", *options, *stm, "--likelihood"]
-    command += ["--keywords", "a=tax,care"]
+    Path("v.txt").write_text("tax 1 2\ncare 2 1\n")
+    command += ["--keywords", "a=tax,care", "--word-vectors", "v.txt"]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["num_topics"] for row in rows] == [2, 3]

@@ -416,6 +416,21 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
         lntm.LogisticNormalTopicModel(2, **settings).fit(frame)
 
 
+def test_word_vectors_are_found_by_column_or_by_word() -> None:
+    X, words = counts(40, seed=5), list("abcdefgh")
+    table = np.random.default_rng(0).normal(size=(8, 2))
+    settings = {"max_iter": 2, "posterior": "taylor", "random_state": 0, "device": "cpu"}
+    by_column = lntm.CorrelatedTopicModel(2, word_vectors=table, **settings).fit(X)
+    mapping = dict(zip(words[::-1], table[::-1], strict=True))
+    by_word = lntm.CorrelatedTopicModel(2, word_vectors=mapping, vocabulary=words, **settings)
+    assert (clone(by_word).fit(X).transform(X) == by_column.transform(X)).all()
+    assert (by_column.model_.topics.belief > 0).all()
+    with pytest.raises(ConfigError, match="row for each of 8 words"):
+        lntm.AspectModel(2, word_vectors=table[:3], **settings | {"posterior": "vb"}).fit(X)
+    with pytest.raises(ConfigError, match="need the words of the columns"):
+        lntm.CorrelatedTopicModel(2, word_vectors=mapping, **settings).fit(X)
+
+
 def test_unions_and_column_transformers_take_the_proportions_and_the_index(fitted):
     X, words = counts(12, seed=5), list("abcdefgh")
     theta = clone(fitted).fit_transform(X)

@@ -462,6 +462,7 @@ def select(
     prevalence: str | None = None,
     content: str | None = None,
     keywords: str | dict[str, Any] | None = None,
+    word_vectors: str | None = None,
     print_as: Literal["text", "json", "csv"] = "text",
     figure: str | None = None,
     computation: Computation,
@@ -478,6 +479,7 @@ def select(
         prevalence: Formula of the columns for the prevalence of topics, for stm.
         content: Column between whose levels the words of topics differ, for stm.
         keywords: Keywords by topic, as for fit.
+        word_vectors: File of word vectors, as for fit.
         likelihood: Also estimate the log likelihood of whole held-out documents by annealed
             importance sampling, which takes about as long as the fits.
         print_as: Output format of the criteria.
@@ -493,6 +495,8 @@ def select(
         say(corpus.preparation)
     of_model: dict[str, Any] = {"prevalence": prevalence, "content": content}
     of_model["keywords"] = lists_option("keywords", keywords)
+    if word_vectors is not None:
+        of_model["word_vectors"] = lntm.corpus.read_vectors(word_vectors, corpus.vocabulary)
     options |= {"model_options": {n: x for n, x in of_model.items() if x is not None}}
     options |= {"device": device, **computation.random}
     selection = lntm.select(corpus, sizes, recipe=recipe, **options)

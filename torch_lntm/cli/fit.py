@@ -19,7 +19,7 @@ from torch_lntm.options import CHOSEN, GUIDES, MODELS, VARIATIONAL, fit_options
 if TYPE_CHECKING:
     import pandas as pd
 
-    from torch_lntm.corpus import Corpus
+    from torch_lntm.corpus import Corpus, WordVectors
     from torch_lntm.corpus.splits import Split
     from torch_lntm.inference import FitResult, Processes
     from torch_lntm.io import UnfinishedRun
@@ -32,7 +32,7 @@ CHANGEABLE = (
     "keep_chains",
 )
 #: Parameters of constructors and engines that have no option, or an option with another help.
-_OWN = ("num_topics", "num_words", "keywords", "seed", "progress")
+_OWN = ("num_topics", "num_words", "keywords", "word_vectors", "seed", "progress")
 
 
 @dataclass(kw_only=True)
@@ -53,6 +53,9 @@ class FitOptions:
         keywords: Keywords by topic, such as "economy=tax,budget; war=army", or a .yaml or .json
             file of lines such as "economy: [tax, budget]". These topics come first, and num_topics
             counts them as well as the free ones. For ctm, iftm, lda and stm.
+        word_vectors: File of word vectors, by which topics expect words of similar meaning: text of
+            GloVe, word2vec or fastText, binary of word2vec, one of these gzipped, or .npy with a
+            word per line in a .txt file beside it. For ctm, iftm, lda and stm.
         model_options: Further arguments of the model's constructor, as JSON.
         test_fraction: Share of the documents to hold out for evaluation; 0 holds out none. Defaults
             to 0.1, except for several processes that fit a folder in shards by hmc. They hold out
@@ -70,6 +73,7 @@ class FitOptions:
     posterior: str | None = None
     num_topics: int = 50
     keywords: str | dict[str, Any] | None = None
+    word_vectors: str | None = None
     model_options: dict[str, Any] | None = None
     test_fraction: float | None = None
     out: str | None = None
@@ -154,7 +158,11 @@ def _task(
     split = corpus.split(share, seed=seed) if share else None
     recipe = recipe.for_corpus(corpus if split is None else split.train, fit.num_topics)
     settings = {**recipe.options, "num_topics": fit.num_topics, **given(fit_model, options)}
-    settings |= {} if fit.keywords is None else {"keywords": fit.keywords}
+    vectors = None
+    if fit.word_vectors is not None:
+        vectors = lntm.corpus.read_vectors(fit.word_vectors, corpus.vocabulary)
+    of_words = {"keywords": fit.keywords, "word_vectors": vectors}
+    settings |= {name: value for name, value in of_words.items() if value is not None}
     parts = recipe.make(
         corpus,  # held-out documents may have levels and dates that the others lack
         seed=seed,
@@ -168,7 +176,7 @@ def _task(
     posterior = recipe.posterior if recipe.samples else parts.guide.name
     config |= {name: (settings | (fit.model_options or {})).get(name) for name in CHOSEN}
     config |= {"out": str(path), "posterior": posterior}
-    return _Task(path, corpus, split, parts, config, recipe)
+    return _Task(path, corpus, split, parts, config, recipe, vectors)
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,7 @@ class _Task:
     parts: FitComponents
     config: dict[str, Any]
     recipe: Recipe
+    vectors: WordVectors | None
 
     @property
     def train(self) -> Corpus:
@@ -244,6 +253,9 @@ class _Task:
             say(corpus.preparation)
         if self.recipe.reason:
             say(f"posterior auto: {self.recipe.reason}")
+        if self.vectors is not None:
+            share = self.vectors.share_found(corpus.word_totals)
+            say(f"{self.vectors}, which are {share:.1%} of the tokens")
         held_out = "" if self.split is None else f", with {len(self.split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
         if corpus.part is not None:

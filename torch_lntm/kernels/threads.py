@@ -32,7 +32,7 @@ T = TypeVar("T")
 #: and small ones last, so that threads end together.
 PIECES = 8
 #: Least effort for each thread, in multiplications. A smaller share takes less time than waking it.
-LEAST_EFFORT = 2**19
+LEAST_EFFORT = 3 * 2**19
 #: Largest effort of a piece, a few hundredths of a second. Ctrl-C waits for a piece to end.
 MOST_EFFORT = 2**28
 

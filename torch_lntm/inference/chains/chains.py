@@ -259,8 +259,8 @@ class Chains:
             # A stack of one would be a launch on a GPU.
             made = [torch.stack(x) if number > 1 else x[0][None] for x in zip(*steps, strict=True)]
             return hmc.HMCInfo(*made[:4]), made[4]
-        settings, unknown = self.settings, torch.empty_like(self.step_size)
-        state, adaptation = self._state, self._adaptation
+        settings, unknown, state = self.settings, torch.empty_like(self.step_size), self._state
+        adaptation = self._adaptation if self.num_transitions < self.warmup_steps else None
         if state is None:
             state = hmc.HMCState(self._position, unknown, unknown, self._position)
         new, sizes, outcome, counts = hmc.compiled_steps(

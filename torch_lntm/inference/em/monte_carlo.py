@@ -394,9 +394,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         moved = stats.add(chains, *outcome, batch.num_docs / num_docs)
         if self.state.step:
             moved = moved | self._read("moved", batch)[""]
-        adaptation = chains.progress._asdict()
-        del adaptation["num_updates"]
-        tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
+        tables = {CHAIN: chains.latents, "moved": {"": moved}}
+        if self.state.step < self.settings.warmup_epochs:  # later, step sizes stay the same
+            tables[ADAPTATION] = chains.progress._asdict()
+            del tables[ADAPTATION]["num_updates"]
         for prefix, values in tables.items():
             for name, value in values.items():
                 documents.write(prefix + name, batch, value.transpose(0, 1))
