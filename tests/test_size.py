@@ -22,7 +22,7 @@ BUDGETS = {
     ("torch_lntm",): 26_990,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_935,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_690,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 1_960,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_970,
     ("torch_lntm/cli",): 1_230,
     ("torch_lntm/inference",): 3_985,
     ("torch_lntm/evaluation",): 1_285,

@@ -278,6 +278,25 @@ def test_a_structural_model_has_a_page_with_its_effects():
     assert any("Roberts" in text for text in page.said("li"))
 
 
+def test_a_page_tells_what_comes_from_word_vectors():
+    counts = np.array([[30, 10, 1, 0, 0, 1], [0, 0, 1, 30, 10, 0]])
+    corpus = Corpus.from_matrix(counts, ["tea", "coffee", "cocoa", "rain", "snow", "sleet"])
+    options = {"word_vectors": np.repeat([[1.0], [-1.0]], 3, 0), "keyword_strength": 0}
+    options |= {"keywords": {"drinks": ["tea"]}, "vector_strength": 40.0}
+    model = lntm.models.ctm(2, corpus, **options)
+    guide, meaning = lntm.guides.TaylorGuide(model), model.topics.meaning
+    model.topics.prepare_(corpus)
+    meaning.coefficients.copy_(torch.tensor([[3.0], [-3.0]]))
+    assert "From vectors" not in render_page(make()[0], make()[1][:2])
+    model.topics.m_step(torch.from_numpy(counts).float())
+    html = render_page(guide, corpus)
+    # The topics have 42 and 41 tokens, and expect 40 more, of cocoa and sleet about 1.2.
+    assert {"48.8 %", "49.4 %"} <= {*Page(html).said("td")}
+    for topic, word in enumerate(("cocoa", "sleet")):
+        section = shown_documents(html, topic)[0]
+        assert f"mainly from the vectors</h4>\n<p>{word}</p>" in section, section
+
+
 def test_a_page_replaces_a_file_only_with_overwrite(known, tmp_path):
     guide, corpus = known[0], known[1][:5]
     options = {"by": [], "num_docs": 0, "num_draws": 2}
