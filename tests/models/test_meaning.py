@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import normalized_mutual_info_score
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, WordVectors
@@ -251,6 +252,33 @@ def test_a_given_strength_stays_and_variational_em_learns_too() -> None:
     VariationalEM(model, guide, max_iterations=3, progress=False).fit(corpus)
     assert float(meaning_of(model.topics).strength) == 77.0
     assert bool(meaning_of(model.topics).coefficients.any())
+
+
+@pytest.mark.slow
+def test_topics_of_two_languages_meet_by_their_vectors() -> None:
+    rng = np.random.default_rng(0)
+    num_words, num_topics, num_docs = 300, 6, 1200
+    rows = rng.standard_normal((num_words, 16))
+    scores = 1.2 * rows @ rng.standard_normal((16, num_topics)) + rng.gumbel(size=(num_words, 1))
+    probs = np.exp(scores).T / np.exp(scores).sum(0)[:, None]
+    theta, language = rng.dirichlet(np.full(num_topics, 0.15), num_docs), np.arange(num_docs) % 2
+    counts = np.zeros((num_docs, 2, num_words), dtype=np.int64)
+    for document, (mixture, row) in enumerate(zip(theta @ probs, language, strict=True)):
+        counts[document, row] = rng.multinomial(15, mixture)
+    shifted = rows + 0.3 * rng.standard_normal(rows.shape)
+    given = WordVectors(np.concatenate([rows, shifted]).astype(np.float32))
+    words = [f"{name}{v}" for name in ("en", "de") for v in range(num_words)]
+    corpus = Corpus.from_matrix(counts.reshape(num_docs, -1), words)
+    topics = torch.from_numpy(given.topics(num_topics, corpus.word_totals))
+    scores = {}
+    for start, initial in (("lda", None), ("model", topics)):
+        model = lntm.models.ctm(num_topics, corpus, word_vectors=given, topics=initial)
+        MonteCarloEM(model, start=start, max_epochs=20, progress=False).fit(corpus)
+        found = transform(DocumentHMC(model), corpus, progress=False).theta.argmax(1).numpy()
+        truth = normalized_mutual_info_score(theta.argmax(1), found)
+        scores[start] = truth, normalized_mutual_info_score(language, found)
+    assert scores["model"][0] > scores["lda"][0] + 0.2
+    assert scores["model"][1] < 0.05 < 0.4 < scores["lda"][1]
 
 
 # -- new words, and errors -------------------------------------------------------------------------

@@ -254,8 +254,8 @@ class _Task:
         if self.recipe.reason:
             say(f"posterior auto: {self.recipe.reason}")
         if self.vectors is not None:
-            share = self.vectors.share_found(corpus.word_totals)
-            say(f"{self.vectors}, which are {share:.1%} of the tokens")
+            found, share = self.vectors.found, self.vectors.share_found(corpus.word_totals)
+            say(f"word vectors of {found.sum()} of {found.size} words, {share:.1%} of the tokens")
         held_out = "" if self.split is None else f", with {len(self.split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
         if corpus.part is not None:

@@ -67,6 +67,8 @@ MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
 LEARNING_DELAY = 10.0
 #: Number of tokens times topics from which a fit is slow enough for advice about its speed.
 SLOW_WORK = 5_000_000
+#: Number of mini-batches after which free memory returns to the system.
+RELEASED = 16
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
     *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
@@ -255,6 +257,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self._columns = None if settings.kept is None else settings.kept.find(corpus)
         self.state = FitState(self.shard.table, phase="warm-up")
         self.ascent: TopicAscent | None = None
+        self._visits = 0
         if settings.topic_update == "gradient":
             self.ascent = TopicAscent(model.topics, settings.learning_rate)
 
@@ -321,8 +324,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         state, stats = self.state, EpochStats(self.num_batches)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
-        # Once an epoch, because mini-batches use the memory of the last one again.
-        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         self.learn(CHAIN + self.model.prior.latent)
         with self.model.topics.updated_often(), self.model.prior.following(self._length):
             for new in self._sums(stats, bar):
@@ -382,6 +383,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             The statistics at the last draws. ``None`` without documents.
         """
         self.processes.poll()
+        # Not every time, because a mini-batch uses the memory of the last one again.
+        self._visits += 1
+        if self._visits % RELEASED == 1:
+            release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)

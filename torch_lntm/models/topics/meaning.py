@@ -13,10 +13,9 @@ from torch_lntm.errors import ConfigError
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
-#: Rounds of learning from the first counts, which owe nothing to the vectors, and largest factor by
-#: which the strength may grow from there. Topics come to resemble what they expect, so that
-#: leave-one-out alone would overrate the vectors in long documents.
-FIRST_ROUNDS, MOST_GROWTH = 12, 10.0
+#: Rounds of learning from the first counts. These owe nothing to the vectors, and later topics come
+#: to resemble what they expect, so that the strength should begin low.
+FIRST_ROUNDS = 12
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
@@ -69,7 +68,6 @@ class Meaning(nn.Module):
     coefficients: Tensor
     strength: Tensor
     tokens: Tensor
-    limit: Tensor
     rounds: Tensor
 
     def __init__(
@@ -98,11 +96,10 @@ class Meaning(nn.Module):
         self.register_buffer("coefficients", torch.zeros(num_topics, axes.shape[1], dtype=dtype))
         self.register_buffer("strength", torch.tensor(strength or 0.0, dtype=dtype))
         self.register_buffer("tokens", torch.zeros(num_topics, dtype=dtype))
-        self.register_buffer("limit", torch.tensor(HIGHEST, dtype=dtype))
         self.register_buffer("rounds", torch.zeros((), dtype=torch.int64))
 
     #: Names of the buffers that fits change.
-    fitted = ("log_frequencies", "coefficients", "strength", "tokens", "limit", "rounds")
+    fitted = ("log_frequencies", "coefficients", "strength", "tokens", "rounds")
 
     @property
     def topic_vectors(self) -> Tensor:
@@ -112,7 +109,8 @@ class Meaning(nn.Module):
     @property
     def belief(self) -> Tensor:
         """``(num_topics,)`` share c / (c + N_k) of a topic that comes from the vectors."""
-        return self.strength / (self.strength + self.tokens)
+        tiny = torch.finfo(self.strength.dtype).tiny
+        return self.strength / (self.strength + self.tokens).clamp_min(tiny)
 
     def prepare_(self, corpus: Corpus) -> None:
         """Note the frequencies of the words in the training documents."""
@@ -195,12 +193,15 @@ class Meaning(nn.Module):
         """
         total = torch.zeros(2, dtype=torch.float64, device=counts.device)
         pseudo = self.pseudo_tokens()
+        # Without smoothing, a word may be all but impossible without its own token.
+        tiny = torch.finfo(counts.dtype).tiny ** 0.5
         for batch, proportions in documents:
             words, theta = batch.word_index % len(self.found), proportions[batch.row_index]
             own = theta * probs[batch.word_index]
             own /= own.sum(1, keepdim=True)
             prior = pseudo[words]
             known = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
+            known.clamp_min_(tiny)
             size = (counts.sum(0) - own).clamp_min_(0).add_(others.sum(0) + self.strength)
             topics = theta * known / size
             topics *= (batch.counts / topics.sum(1))[:, None]
@@ -228,15 +229,13 @@ class Meaning(nn.Module):
                 self.strength.fill_(FIRST_STRENGTH)
             else:
                 # The square makes this fixed point nearly as fast as Newton's method.
-                self.strength.mul_((due / usual).square()).clamp_(min=LOWEST).clamp_(max=self.limit)
-            if int(self.rounds) == FIRST_ROUNDS - 1:
-                self.limit.copy_(MOST_GROWTH * self.strength)
+                self.strength.mul_((due / usual).square()).clamp_(LOWEST, HIGHEST)
         self.rounds += 1
-        axes = torch.linalg.eigh(self._covariance())
+        axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
         rest = (counts - 1).clamp_min_(0).add_(others)
         expected = self.expected()
         prior = self.strength * expected
-        tokens = prior.mul(counts).div_(prior.add_(rest)).mul_(self.found[:, None])
+        tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
         self._step_(tokens, expected, *axes)
 
     def _step_(self, due: Tensor, expected: Tensor, values: Tensor, rotation: Tensor) -> None:
