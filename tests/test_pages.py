@@ -146,13 +146,13 @@ def check_keywords(names: dict[str, Any]) -> None:
 
 
 def check_short(names: dict[str, Any]) -> None:
-    rows = names["change"].set_index("name").sort_values("estimate")
-    assert rows.index[0].startswith("training") and rows["upper"].iloc[0] < 0
-    assert rows.index[-1].startswith("pay") and rows["lower"].iloc[-1] > 0
+    """The change with age that the answers were made with, and vectors that matter."""
+    change = names["change"].set_index(names["change"]["name"].str.split().str[0])
+    assert change["upper"]["training"] < 0 < change["lower"]["pay"]
     assert names["model"].topics.belief.min() > 0.3
-    of_topics = names["found"].filter(like="topic").to_numpy()
-    words = [topic.words[0] for topic in names["model"].topic_table()]
-    assert [words[k] for k in of_topics.argmax(1)] == ["family", "pay"]
+    words = {topic.topic: topic.words[0] for topic in names["model"].topic_table()}
+    theta = names["found"].filter(like="topic").to_numpy()
+    assert [words[k] for k in theta.argmax(1)] == ["family", "pay"]
 
 
 def check_search(names: dict[str, Any]) -> None:
