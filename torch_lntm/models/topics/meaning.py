@@ -15,7 +15,7 @@ from torch_lntm.errors import ConfigError
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
 #: Rounds of learning from the first counts. These owe nothing to the vectors, and later topics come
 #: to resemble what they expect, so that the strength should begin low.
-FIRST_ROUNDS = 12
+FIRST_ROUNDS = 6
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
@@ -233,39 +233,40 @@ class Meaning(nn.Module):
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
         rest = (counts - 1).clamp_min_(0).add_(others)
-        expected = self.expected()
-        prior = self.strength * expected
+        scores, normalisers = self._scores()
+        logs = scores.sub_(normalisers)
+        prior = logs.exp().mul_(self.strength)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
-        self._step_(tokens, expected, *axes)
+        self._step_(tokens, logs, *axes)
 
-    def _step_(self, due: Tensor, expected: Tensor, values: Tensor, rotation: Tensor) -> None:
+    def _step_(self, due: Tensor, logs: Tensor, values: Tensor, rotation: Tensor) -> None:
         """Move the topics' vectors towards the tokens due to them.
 
         Args:
             due: ``(num_words, num_topics)`` the tokens, 0 for words without a vector.
-            expected: m.
+            logs: Log m, which is overwritten.
             values: ``(R,)`` eigenvalues of the covariance of the vectors.
             rotation: ``(R, R)`` its eigenvectors.
         """
         old, sizes = self.coefficients.clone(), due.sum(0)
         share = self.log_frequencies.softmax(0)[self.found].sum()
-        gradient = (due - sizes / share * expected).mT @ self.vectors - PRECISION * old
+        before, weights = self._log_density(due, logs), torch.ones_like(sizes)
+        surprise = logs.exp_().mul_(sizes / -share).add_(due)
+        gradient = surprise.mT @ self.vectors - PRECISION * old
         step = (gradient @ rotation) / (sizes[:, None] * values + PRECISION) @ rotation.mT
-        before, weights = self._log_density(due), torch.ones_like(sizes)
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
-            is_worse = self._log_density(due) < before
+            scores, normalisers = self._scores()
+            is_worse = self._log_density(due, scores.sub_(normalisers)) < before
             if not bool(is_worse.any()):
                 return
             weights = torch.where(is_worse, weights / 2, weights)
         self.coefficients.copy_(torch.where(is_worse[:, None], old, self.coefficients))
 
-    def _log_density(self, due: Tensor) -> Tensor:
+    def _log_density(self, due: Tensor, logs: Tensor) -> Tensor:
         """Objective of the topics' vectors, ``(num_topics,)`` float64 nats, up to a constant."""
-        scores, normalisers = self._scores()
         size = self.coefficients.double().square().sum(1)
-        value = (due * scores.sub_(normalisers)).sum(0, dtype=torch.float64)
-        return value - PRECISION / 2 * size
+        return (due * logs).sum(0, dtype=torch.float64) - PRECISION / 2 * size
 
     def _covariance(self) -> Tensor:
         """``(R, R)`` covariance of the vectors of the corpus's tokens."""
