@@ -49,8 +49,6 @@ MAX_DOCS = 100_000
 #: Limits of the page: default number of columns, rows of the table of correlations, metadata of a
 #: document, and letters of a value.
 _COLUMNS, _PAIRS, _FIELDS, _VALUE = 6, 40, 6, 80
-#: Fewest pseudo-tokens of a word that comes mainly from the vectors.
-_MEANT = 0.5
 #: Fewest draws for the interval of a document's share. Its ends vary by a tenth of its length with
 #: 50 draws, and by a twentieth with 200.
 _DRAWS = 200
@@ -208,8 +206,8 @@ def render_page(
         **_correlations(data, heads),
         **_prevalence(data, heads, top_n),
         **_effects(effects, heads),
-        **_meaning(data, top_n),
         **_equal_parts(),
+        belief=_belief(model.topics),
         heads=heads,
         map=pictures.draw_map(data, heads),
         tree=tree,
@@ -276,21 +274,10 @@ def _cell(value: Any) -> str:
     return shorten(format_number(value) if isinstance(value, float) else str(value), _VALUE)
 
 
-def _meaning(page: PageData, top_n: int) -> dict[str, Any]:
-    """What word vectors give each topic: their share, and words that come mainly from them."""
-    topics: Any = page.model.topics
+def _belief(topics: Any) -> list[float] | None:
+    """The share of each topic that comes from word vectors, if a fit has used any."""
     meaning = getattr(topics, "meaning", None)
-    if meaning is None or not meaning.strength > 0:
-        return {"belief": None}
-    given = meaning.pseudo_tokens().mT
-    total = meaning.tokens + meaning.strength + topics.smoothing * topics.num_words
-    known = topics.mean_probs.detach() * total[:, None]
-    # A word that exclusive keywords take from a topic has next to no probability there.
-    mainly = (given > _MEANT) & (given > known / 2) & (given < 2 * known)
-    given = given.where(mainly, 0.0).cpu()
-    order = given.sort(descending=True).indices[:, :top_n].tolist()
-    best = [[v for v in row if value[v] > 0] for row, value in zip(order, given, strict=True)]
-    return {"belief": topics.belief.tolist(), "by_meaning": [*map(page.model.words_at, best)]}
+    return topics.belief.tolist() if meaning is not None and meaning.strength > 0 else None
 
 
 def _equal_parts() -> dict[str, Any]:
