@@ -370,11 +370,6 @@ class Topics(nn.Module):
             self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
 
     @property
-    def learns(self) -> bool:
-        """Whether fits call :meth:`learn_`. False by default."""
-        return False
-
-    @property
     def learning_rounds(self) -> int:
         """Number of rounds of :meth:`learn_` after the present epoch. 0 by default."""
         return 0
