@@ -21,7 +21,7 @@ PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
 MOST_DIMENSIONS = 100
 #: Most halvings of a step.
-HALVINGS = 4
+HALVINGS = 10
 
 
 class Meaning(nn.Module):
@@ -158,10 +158,11 @@ class Meaning(nn.Module):
         """
         frequencies = self.log_frequencies.log_softmax(0)
         scores = torch.addmm(frequencies[:, None], self.vectors, self.coefficients.mT)
-        if bool(self.found.all()):
-            return scores, scores.logsumexp(0)
-        normalisers = scores[self.found].logsumexp(0) - frequencies[self.found].logsumexp(0)
-        return scores, torch.where(self.found[:, None], normalisers, 0.0)
+        # Masks rather than selections, for which a GPU's host would wait.
+        lacking = ~self.found[:, None]
+        share = frequencies[:, None].masked_fill(lacking, -torch.inf).logsumexp(0)
+        normalisers = scores.masked_fill(lacking, -torch.inf).logsumexp(0) - share
+        return scores, torch.where(lacking, 0.0, normalisers)
 
     @property
     def learning_rounds(self) -> int:
@@ -248,9 +249,11 @@ class Meaning(nn.Module):
             rotation: ``(R, R)`` its eigenvectors.
         """
         old, sizes = self.coefficients.clone(), due.sum(0)
-        share = self.log_frequencies.softmax(0)[self.found].sum()
+        share = (self.log_frequencies.softmax(0) * self.found).sum()
         gradient = (due - sizes / share * expected).mT @ self.vectors - PRECISION * old
-        step = (gradient @ rotation) / (sizes[:, None] * values + PRECISION) @ rotation.mT
+        # Rounding makes some eigenvalues negative where vectors span fewer dimensions.
+        curvature = sizes[:, None] * values.clamp_min(0) + PRECISION
+        step = (gradient @ rotation) / curvature @ rotation.mT
         before, weights = self._log_density(due), torch.ones_like(sizes)
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
@@ -294,4 +297,6 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     if dimension > MOST_DIMENSIONS:
         axes = torch.linalg.eigh(centred.mT @ centred).eigenvectors[:, -MOST_DIMENSIONS:]
     scale = (centred @ axes).square().mean().sqrt()
-    return mean, axes / torch.where(scale > 0, scale, 1.0)
+    # Differences within the rounding of single precision are none.
+    least = max(1e-37, 1e-7 * float(vectors.abs().max()))
+    return mean, axes / torch.where(scale > least, scale, 1.0)
