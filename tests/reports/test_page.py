@@ -199,6 +199,7 @@ def test_without_texts_documents_show_their_frequent_words(known):
     frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
     assert f"Most frequent words: {frequent}," in section
     assert "These documents are short" not in html  # 60 tokens each
+    assert "From vectors" not in html
 
 
 @pytest.mark.parametrize("name", ["lda", "iftm", "lntm", "ctm"])
@@ -276,6 +277,17 @@ def test_a_structural_model_has_a_page_with_its_effects():
     assert " ".join(effects.notes) in page.said("p")
     assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
     assert any("Roberts" in text for text in page.said("li"))
+
+
+def test_a_page_tells_what_comes_from_word_vectors():
+    counts = np.array([[30, 10, 1], [0, 0, 9]])
+    corpus = Corpus.from_matrix(counts, ["tea", "coffee", "rain"])
+    options = {"word_vectors": np.eye(3), "vector_strength": 40.0}
+    model = lntm.models.ctm(2, corpus, **options)
+    model.topics.m_step(torch.from_numpy(counts).float())
+    page = Page(render_page(lntm.guides.TaylorGuide(model), corpus))
+    assert {"49.4 %", "81.6 %"} <= {*page.said("td")}  # 40/81 and 40/49
+    assert "From vectors" in page.said("th")
 
 
 def test_a_page_replaces_a_file_only_with_overwrite(known, tmp_path):

@@ -207,6 +207,7 @@ def render_page(
         **_prevalence(data, heads, top_n),
         **_effects(effects, heads),
         **_equal_parts(),
+        belief=_belief(model.topics),
         heads=heads,
         map=pictures.draw_map(data, heads),
         tree=tree,
@@ -271,6 +272,12 @@ def _documents(
 def _cell(value: Any) -> str:
     """A value of the metadata, shortened."""
     return shorten(format_number(value) if isinstance(value, float) else str(value), _VALUE)
+
+
+def _belief(topics: Any) -> list[float] | None:
+    """The share of each topic that comes from word vectors, if a fit has used any."""
+    meaning = getattr(topics, "meaning", None)
+    return topics.belief.tolist() if meaning is not None and meaning.strength > 0 else None
 
 
 def _equal_parts() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch_lntm.errors import ConfigError
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
 #: Rounds of learning from the first counts. These owe nothing to the vectors, and later topics come
 #: to resemble what they expect, so that the strength should begin low.
-FIRST_ROUNDS = 12
+FIRST_ROUNDS = 6
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
@@ -144,25 +144,22 @@ class Meaning(nn.Module):
 
     def expected(self) -> Tensor:
         """``(num_words, num_topics)`` m, the words that each topic expects."""
-        scores, normalisers = self._scores()
-        return scores.sub_(normalisers).exp_()
+        return self._log_expected().exp_()
 
     def pseudo_tokens(self) -> Tensor:
         """``(num_words, num_topics)`` c m."""
         return self.expected().mul_(self.strength)
 
-    def _scores(self) -> tuple[Tensor, Tensor]:
-        """Log m before its normalisation, and the normalisers by topic.
+    def _log_expected(self) -> Tensor:
+        """``(num_words, num_topics)`` log m. Words without a vector keep their share in all topics.
 
-        Words without a vector have the same score in all topics, so that they keep their share.
+        It masks words rather than select them, because a GPU's host would wait for a selection.
         """
-        frequencies = self.log_frequencies.log_softmax(0)
-        scores = torch.addmm(frequencies[:, None], self.vectors, self.coefficients.mT)
-        # Masks rather than selections, for which a GPU's host would wait.
-        lacking = ~self.found[:, None]
-        share = frequencies[:, None].masked_fill(lacking, -torch.inf).logsumexp(0)
-        normalisers = scores.masked_fill(lacking, -torch.inf).logsumexp(0) - share
-        return scores, torch.where(lacking, 0.0, normalisers)
+        frequencies = self.log_frequencies.log_softmax(0)[:, None]
+        known = frequencies.masked_fill(~self.found[:, None], -torch.inf)
+        scores = torch.addmm(known, self.vectors, self.coefficients.mT)
+        scores.sub_(scores.logsumexp(0)).add_(known.logsumexp(0))
+        return torch.where(self.found[:, None], scores, frequencies)
 
     @property
     def learning_rounds(self) -> int:
@@ -234,41 +231,40 @@ class Meaning(nn.Module):
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
         rest = (counts - 1).clamp_min_(0).add_(others)
-        expected = self.expected()
-        prior = self.strength * expected
+        logs = self._log_expected()
+        prior = logs.exp().mul_(self.strength)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
-        self._step_(tokens, expected, *axes)
+        self._step_(tokens, logs, *axes)
 
-    def _step_(self, due: Tensor, expected: Tensor, values: Tensor, rotation: Tensor) -> None:
+    def _step_(self, due: Tensor, logs: Tensor, values: Tensor, rotation: Tensor) -> None:
         """Move the topics' vectors towards the tokens due to them.
 
         Args:
             due: ``(num_words, num_topics)`` the tokens, 0 for words without a vector.
-            expected: m.
+            logs: Log m, which is overwritten.
             values: ``(R,)`` eigenvalues of the covariance of the vectors.
             rotation: ``(R, R)`` its eigenvectors.
         """
         old, sizes = self.coefficients.clone(), due.sum(0)
         share = (self.log_frequencies.softmax(0) * self.found).sum()
-        gradient = (due - sizes / share * expected).mT @ self.vectors - PRECISION * old
+        before, weights = self._log_density(due, logs), torch.ones_like(sizes)
+        surprise = logs.exp_().mul_(sizes / -share).add_(due)
+        gradient = surprise.mT @ self.vectors - PRECISION * old
         # Rounding makes some eigenvalues negative where vectors span fewer dimensions.
         curvature = sizes[:, None] * values.clamp_min(0) + PRECISION
         step = (gradient @ rotation) / curvature @ rotation.mT
-        before, weights = self._log_density(due), torch.ones_like(sizes)
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
-            is_worse = self._log_density(due) < before
+            is_worse = self._log_density(due, self._log_expected()) < before
             if not bool(is_worse.any()):
                 return
             weights = torch.where(is_worse, weights / 2, weights)
         self.coefficients.copy_(torch.where(is_worse[:, None], old, self.coefficients))
 
-    def _log_density(self, due: Tensor) -> Tensor:
+    def _log_density(self, due: Tensor, logs: Tensor) -> Tensor:
         """Objective of the topics' vectors, ``(num_topics,)`` float64 nats, up to a constant."""
-        scores, normalisers = self._scores()
         size = self.coefficients.double().square().sum(1)
-        value = (due * scores.sub_(normalisers)).sum(0, dtype=torch.float64)
-        return value - PRECISION / 2 * size
+        return (due * logs).sum(0, dtype=torch.float64) - PRECISION / 2 * size
 
     def _covariance(self) -> Tensor:
         """``(R, R)`` covariance of the vectors of the corpus's tokens."""
