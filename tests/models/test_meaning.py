@@ -180,6 +180,29 @@ def test_vectors_of_many_dimensions_keep_their_principal_components() -> None:
     np.testing.assert_allclose(found, products, atol=1e-4)
 
 
+@pytest.mark.parametrize("factor", [1.0, 300.0])
+def test_vectors_of_few_directions_and_a_word_of_most_tokens_do_not_stop_learning(
+    factor: float,
+) -> None:
+    rng = np.random.default_rng(1 if factor == 1.0 else 2)
+    rows = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 100))
+    rows[0] *= factor
+    totals = np.full((1, 60), 500)
+    totals[0, 0] = 400_000
+    meaning = Meaning(WordVectors(rows.astype(np.float32)), 3, 1e5)
+    meaning.prepare_(Corpus.from_matrix(totals))
+    counts = torch.from_numpy(30_000 * rng.gamma(0.3, 1.0, (60, 3))).float()
+    for _ in range(60):
+        meaning.learn_(counts, torch.full_like(counts, 0.05), **NO_SUMS)
+    prior = 1e5 * meaning.expected()
+    due = (counts * prior / ((counts - 1).clamp_min(0) + 0.05 + prior)).double()
+    alpha = meaning.coefficients.double().requires_grad_()
+    scores = meaning.log_frequencies.double()[:, None] + meaning.vectors.double() @ alpha.mT
+    loss = (due * scores.log_softmax(0)).sum() - alpha.square().sum() / 2
+    (gradient,) = torch.autograd.grad(loss, alpha)
+    assert float(gradient.abs().max()) < 1e-3 * float(due.sum())
+
+
 @pytest.mark.parametrize("scale", [1e-43, 1e-20, 0.7, 1e20, 3e37])
 def test_equal_vectors_tell_nothing_and_others_do_at_any_scale(scale: float) -> None:
     rows = np.tile(np.array([0.1, 0.3, 0.9]), (1001, 1))

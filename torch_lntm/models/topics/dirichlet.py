@@ -232,7 +232,10 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.with_words`. New words get what the topics' vectors expect of them."""
         if self.meaning is None:
             return super().with_words(word_vectors)
-        meaning, prior = self.meaning.with_words(word_vectors), torch.as_tensor(self._pseudo_tokens())
+        meaning, prior = (
+            self.meaning.with_words(word_vectors),
+            torch.as_tensor(self._pseudo_tokens()),
+        )
         if self.keywords is not None:
             self.keywords.add_to_(prior.mT)
         further = meaning.pseudo_tokens()[self.num_words :]
