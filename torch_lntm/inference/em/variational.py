@@ -358,7 +358,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if self.converged():
                     return
                 if state.statistics is not None:
-                    if self.model.topics.learning_rounds > 1:  # no stepwise epoch has learned
+                    # Without stepwise epochs, the topics have not learned yet.
+                    if state.step == 1 and self.model.topics.learning_rounds > 1:
                         self.learn("means")
                     state.statistics.maximise(self.model)
                 state.statistics = self._e_step(bar, self.guide.em_options)
