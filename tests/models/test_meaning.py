@@ -180,6 +180,39 @@ def test_vectors_of_many_dimensions_keep_their_principal_components() -> None:
     np.testing.assert_allclose(found, products, atol=1e-4)
 
 
+@pytest.mark.parametrize("factor", [1.0, 300.0])
+def test_vectors_of_few_directions_and_a_word_of_most_tokens_do_not_stop_learning(
+    factor: float,
+) -> None:
+    rng = np.random.default_rng(1 if factor == 1.0 else 2)
+    rows = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 100))
+    rows[0] *= factor
+    totals = np.full((1, 60), 500)
+    totals[0, 0] = 400_000
+    meaning = Meaning(WordVectors(rows.astype(np.float32)), 3, 1e5)
+    meaning.prepare_(Corpus.from_matrix(totals))
+    counts = torch.from_numpy(30_000 * rng.gamma(0.3, 1.0, (60, 3))).float()
+    for _ in range(60):
+        meaning.learn_(counts, torch.full_like(counts, 0.05), **NO_SUMS)
+    prior = 1e5 * meaning.expected()
+    due = (counts * prior / ((counts - 1).clamp_min(0) + 0.05 + prior)).double()
+    alpha = meaning.coefficients.double().requires_grad_()
+    scores = meaning.log_frequencies.double()[:, None] + meaning.vectors.double() @ alpha.mT
+    loss = (due * scores.log_softmax(0)).sum() - alpha.square().sum() / 2
+    (gradient,) = torch.autograd.grad(loss, alpha)
+    assert float(gradient.abs().max()) < 1e-3 * float(due.sum())
+
+
+@pytest.mark.parametrize("scale", [1e-43, 1e-20, 0.7, 1e20, 3e37])
+def test_equal_vectors_tell_nothing_and_others_do_at_any_scale(scale: float) -> None:
+    rows = np.tile(np.array([0.1, 0.3, 0.9]), (1001, 1))
+    assert Meaning(WordVectors((scale * rows).astype(np.float32)), 2).vectors.abs().max() < 1e-6
+    rows = scale * np.random.default_rng(0).standard_normal((50, 3))
+    meaning = Meaning(WordVectors(rows.astype(np.float32)), 2)
+    assert bool(meaning.axes.isfinite().all())
+    assert scale < 1e-30 or float(meaning.vectors.square().mean()) == pytest.approx(1.0)
+
+
 # -- fits ------------------------------------------------------------------------------------------
 
 
@@ -255,6 +288,17 @@ def test_a_given_strength_stays_and_variational_em_learns_too() -> None:
 
 
 @pytest.mark.slow
+def test_variational_em_without_stepwise_epochs_learns_too() -> None:
+    corpus, _ = make_corpus()
+    model = lntm.models.ctm(NUM_TOPICS, corpus, word_vectors=vectors())
+    guide = lntm.guides.TaylorGuide(model)
+    VariationalEM(model, guide, start="model", max_iterations=3, progress=False).fit(corpus)
+    meaning = meaning_of(model.topics)
+    assert float(meaning.strength) > 0
+    assert bool(meaning.coefficients.any())
+
+
+@pytest.mark.slow
 def test_topics_of_two_languages_meet_by_their_vectors() -> None:
     rng = np.random.default_rng(0)
     num_words, num_topics, num_docs = 300, 6, 1200
@@ -313,6 +357,22 @@ def test_a_model_meets_words_that_it_has_never_seen(tmp_path: Path) -> None:
     theta = transform(DocumentHMC(model), texts, new_words=new, progress=False).theta
     texts = texts.with_vocabulary(longer.vocabulary)
     assert torch.equal(theta, transform(DocumentHMC(longer), texts, progress=False).theta)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_known_words_keep_their_shares_among_each_other(fitted: bool) -> None:
+    lists = Keywords.of({"a": ["w1", "w4"], "b": ["w9"]}, VOCABULARY, 20.0)
+    topics = topics_of(keywords=lists)
+    topics.set_(expected_counts() + 0.01)
+    if fitted:
+        topics.m_step(expected_counts())
+    known = topics.with_words(vectors(4, 0)).probs.detach()[:, :NUM_WORDS]
+    torch.testing.assert_close(known / known.sum(1, keepdim=True), topics.probs.detach())
+
+
+def test_a_model_that_knows_all_words_stays_the_same() -> None:
+    model = lntm.models.ctm(NUM_TOPICS, make_corpus(8)[0], word_vectors=vectors())
+    assert model.with_words(["w1", "w2"], {"w1": np.ones(DIMENSION)}) is model
 
 
 @pytest.mark.parametrize(

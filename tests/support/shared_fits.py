@@ -72,7 +72,10 @@ def own_part(folder: Path) -> Corpus:
 
 
 def make_model(kind: str, corpus: Corpus, **options: Any) -> TopicModel:
-    """A model of a kind: a family, ``"keywords"``, or ``"stm"`` with columns and groups."""
+    """A model of a kind: a family, ``"keywords"``, ``"vectors"``, or ``"stm"`` with columns."""
+    if kind == "vectors":
+        rows = np.random.default_rng(0).standard_normal((NUM_WORDS, 4))
+        return ctm(3, NUM_WORDS, word_vectors=rows, **options)
     if kind == "keywords":
         return ctm(3, NUM_WORDS, keywords={"a": [1, 2], "b": [7]}, **options)
     if kind == "stm":

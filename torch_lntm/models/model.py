@@ -252,6 +252,8 @@ class TopicModel(nn.Module):
             raise ConfigError("the model has no vocabulary; set model.vocabulary to its words")
         known = set(self.vocabulary)
         new = [word for word in dict.fromkeys(words) if word not in known]
+        if not new:
+            return self
         found = WordVectors.of(vectors, new)
         new = [word for word, has in zip(new, found.found, strict=True) if has]
         topics = self.topics.with_words(WordVectors(found.vectors[found.found]))

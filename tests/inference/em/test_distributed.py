@@ -35,6 +35,8 @@ CASES: list[dict[str, Any]] = [
     {"start": "documents", "num_chains": 2, "bursty": True},
     # In longer documents, topics of the start merge and split.
     {"guide": "taylor", "length": 60},
+    {"kind": "vectors", "guide": "taylor"},
+    {"kind": "vectors"},
 ]
 
 

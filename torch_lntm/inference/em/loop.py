@@ -139,7 +139,8 @@ class ResumableFit(ABC, Generic[R]):
             latent: Name of the documents' latent variables in their table.
         """
         topics, processes, statistics = self.model.topics, self.processes, self.state.statistics
-        if statistics is None or not topics.learning_rounds:
+        rounds = topics.learning_rounds if statistics is not None else 0
+        if statistics is None or not rounds:
             return
         number = max(1, self.corpus.whole.num_tokens // LEARNING_TOKENS)
         batch, _ = next(self.shard.mini_batches(self.settings.seed, 0, number))
@@ -152,7 +153,7 @@ class ResumableFit(ABC, Generic[R]):
                 documents.append((batch, self.model.theta(values)))
             return topics.prior_sums(statistics.word_counts, documents)
 
-        for _ in range(topics.learning_rounds):
+        for _ in range(rounds):
             topics.learn_(statistics.word_counts, **processes.total(processes.together(sums)))
 
     # -- state -------------------------------------------------------------------------------------

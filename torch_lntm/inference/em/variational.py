@@ -358,6 +358,9 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if self.converged():
                     return
                 if state.statistics is not None:
+                    # Without stepwise epochs, the topics have not learned yet.
+                    if state.step == 1 and self.model.topics.learning_rounds > 1:
+                        self.learn("means")
                     state.statistics.maximise(self.model)
                 state.statistics = self._e_step(bar, self.guide.em_options)
                 state.step += 1

@@ -232,15 +232,20 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.with_words`. New words get what the topics' vectors expect of them."""
         if self.meaning is None:
             return super().with_words(word_vectors)
-        meaning, size = self.meaning.with_words(word_vectors), len(word_vectors.vectors)
-        sums = self.meaning.tokens + self.num_words * self.smoothing + self.meaning.strength
-        counts = (self.double_probs.mT * sums - self._pseudo_tokens()).clamp_min(0)
-        counts = torch.cat([counts, counts.new_zeros(size, self.num_topics)])
+        meaning, prior = (
+            self.meaning.with_words(word_vectors),
+            torch.as_tensor(self._pseudo_tokens()),
+        )
+        if self.keywords is not None:
+            self.keywords.add_to_(prior.mT)
+        further = meaning.pseudo_tokens()[self.num_words :]
+        known = self.double_probs.mT * (self.meaning.tokens + prior.sum(0) - further.sum(0))
+        further = (further + self.smoothing).clamp_min(probability_floor(self.dtype))
+        probs = torch.cat([known, further]).mT
         options: dict[str, Any] = {"smoothing": self.smoothing, "keywords": self.keywords}
-        longer = DirichletTopics(*counts.mT.shape, **options, dtype=self.dtype).to(self.device)
+        longer = DirichletTopics(*probs.shape, probs=probs, **options, dtype=self.dtype)
         longer.meaning, longer.fitted_buffers = meaning, self.fitted_buffers
-        longer.m_step(counts.mT)
-        return longer
+        return longer.to(self.device)
 
     def _pseudo_tokens(self) -> float | Tensor:
         """Pseudo-tokens beside those of keywords: ``(num_words, num_topics)``, or one number."""

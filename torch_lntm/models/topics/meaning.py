@@ -21,7 +21,7 @@ PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
 MOST_DIMENSIONS = 100
 #: Most halvings of a step.
-HALVINGS = 4
+HALVINGS = 10
 
 
 class Meaning(nn.Module):
@@ -144,24 +144,22 @@ class Meaning(nn.Module):
 
     def expected(self) -> Tensor:
         """``(num_words, num_topics)`` m, the words that each topic expects."""
-        scores, normalisers = self._scores()
-        return scores.sub_(normalisers).exp_()
+        return self._log_expected().exp_()
 
     def pseudo_tokens(self) -> Tensor:
         """``(num_words, num_topics)`` c m."""
         return self.expected().mul_(self.strength)
 
-    def _scores(self) -> tuple[Tensor, Tensor]:
-        """Log m before its normalisation, and the normalisers by topic.
+    def _log_expected(self) -> Tensor:
+        """``(num_words, num_topics)`` log m. Words without a vector keep their share in all topics.
 
-        Words without a vector have the same score in all topics, so that they keep their share.
+        It masks words rather than select them, because a GPU's host would wait for a selection.
         """
-        frequencies = self.log_frequencies.log_softmax(0)
-        scores = torch.addmm(frequencies[:, None], self.vectors, self.coefficients.mT)
-        if bool(self.found.all()):
-            return scores, scores.logsumexp(0)
-        normalisers = scores[self.found].logsumexp(0) - frequencies[self.found].logsumexp(0)
-        return scores, torch.where(self.found[:, None], normalisers, 0.0)
+        frequencies = self.log_frequencies.log_softmax(0)[:, None]
+        known = frequencies.masked_fill(~self.found[:, None], -torch.inf)
+        scores = torch.addmm(known, self.vectors, self.coefficients.mT)
+        scores.sub_(scores.logsumexp(0)).add_(known.logsumexp(0))
+        return torch.where(self.found[:, None], scores, frequencies)
 
     @property
     def learning_rounds(self) -> int:
@@ -233,8 +231,7 @@ class Meaning(nn.Module):
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
         rest = (counts - 1).clamp_min_(0).add_(others)
-        scores, normalisers = self._scores()
-        logs = scores.sub_(normalisers)
+        logs = self._log_expected()
         prior = logs.exp().mul_(self.strength)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
         self._step_(tokens, logs, *axes)
@@ -249,15 +246,16 @@ class Meaning(nn.Module):
             rotation: ``(R, R)`` its eigenvectors.
         """
         old, sizes = self.coefficients.clone(), due.sum(0)
-        share = self.log_frequencies.softmax(0)[self.found].sum()
+        share = (self.log_frequencies.softmax(0) * self.found).sum()
         before, weights = self._log_density(due, logs), torch.ones_like(sizes)
         surprise = logs.exp_().mul_(sizes / -share).add_(due)
         gradient = surprise.mT @ self.vectors - PRECISION * old
-        step = (gradient @ rotation) / (sizes[:, None] * values + PRECISION) @ rotation.mT
+        # Rounding makes some eigenvalues negative where vectors span fewer dimensions.
+        curvature = sizes[:, None] * values.clamp_min(0) + PRECISION
+        step = (gradient @ rotation) / curvature @ rotation.mT
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
-            scores, normalisers = self._scores()
-            is_worse = self._log_density(due, scores.sub_(normalisers)) < before
+            is_worse = self._log_density(due, self._log_expected()) < before
             if not bool(is_worse.any()):
                 return
             weights = torch.where(is_worse, weights / 2, weights)
@@ -295,4 +293,6 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     if dimension > MOST_DIMENSIONS:
         axes = torch.linalg.eigh(centred.mT @ centred).eigenvectors[:, -MOST_DIMENSIONS:]
     scale = (centred @ axes).square().mean().sqrt()
-    return mean, axes / torch.where(scale > 0, scale, 1.0)
+    # Differences within the rounding of single precision are none.
+    least = max(1e-37, 1e-7 * float(vectors.abs().max()))
+    return mean, axes / torch.where(scale > least, scale, 1.0)
