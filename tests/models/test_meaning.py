@@ -167,6 +167,26 @@ def test_sums_predict_every_token_from_the_others() -> None:
         torch.testing.assert_close(value, found[name])
 
 
+def test_levels_of_equal_words_have_the_sums_of_shared_topics() -> None:
+    corpus, _ = make_corpus(6)
+    shared, content, counts = topics_of(), topics_of("content"), expected_counts()
+    meaning_of(content).load_state_dict(meaning_of(shared).state_dict())
+    content.set_(shared.probs.detach())
+    theta = torch.full((6, NUM_TOPICS), 1 / NUM_TOPICS, dtype=torch.float64)
+    batch = content.encode(corpus).batch(dtype=torch.float64)
+    found = content.prior_sums(torch.cat([counts / 2, counts / 2], 1), [(batch, theta)])
+    torch.testing.assert_close(found, shared.prior_sums(counts, [(batch, theta)]))
+
+
+def test_the_strength_follows_the_sums_within_its_bounds() -> None:
+    topics, found = DirichletTopics(NUM_TOPICS, NUM_WORDS, word_vectors=vectors()), []
+    topics.prepare_(make_corpus()[0])
+    for due in (1.0, 2.0, 1e9, 1e-9):
+        topics.learn_(expected_counts(), due=torch.tensor(due), usual=torch.ones(()))
+        found.append(float(meaning_of(topics).strength))
+    assert found == [100.0, 400.0, 1e5, 1.0]
+
+
 def test_vectors_of_many_dimensions_keep_their_principal_components() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((400, 6)) @ rng.standard_normal((6, 150))
