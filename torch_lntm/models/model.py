@@ -242,9 +242,9 @@ class TopicModel(nn.Module):
                 another dimension, or no new word has a vector.
 
         Example:
-            >>> vectors = {word: np.eye(4)[len(word) % 4] for word in corpus.vocabulary}
+            >>> vectors = {word: [len(word), word.count("e")] for word in corpus.vocabulary}
             >>> model = lntm.models.ctm(3, corpus, word_vectors=vectors)
-            >>> longer = model.with_words(["zygote"], {"zygote": [0.0, 0.0, 1.0, 0.0]})
+            >>> longer = model.with_words(["zygote"], {"zygote": [6.0, 2.0]})
             >>> longer.num_words - model.num_words, longer.vocabulary[-1]
             (1, 'zygote')
         """
