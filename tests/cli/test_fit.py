@@ -39,8 +39,7 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert len(scores) == 2
     corpus = lntm.read_corpus(counts)
     split = run.split(corpus)
-    guide = lntm.guides.TaylorGuide(run.model)
-    expected = lntm.evaluation.document_completion(run.model, split.test, theta="mode", guide=guide)
+    expected = lntm.evaluation.document_completion(run.model, split.test)
     assert scores[0]["value"] == pytest.approx(expected.perplexity, rel=1e-4)
     error = expected.perplexity_standard_error
     assert scores[0]["standard_error"] == pytest.approx(error, rel=1e-3)
