@@ -497,8 +497,10 @@ class LevelTopics(DirichletTopics):
         if self.meaning is not None:
             self.meaning.forget_()
         pseudo, floor = self._pseudo_tokens(), probability_floor(self.logits.dtype)
-        is_table = isinstance(pseudo, Tensor)
-        counts = word_counts + (pseudo.clamp_min(floor).mT if is_table else max(pseudo, floor))
+        if isinstance(pseudo, Tensor):
+            counts = word_counts + pseudo.clamp_min(floor).mT
+        else:
+            counts = word_counts + max(pseudo, floor)
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def _pseudo_counts(self, dtype: torch.dtype) -> float | Tensor:
