@@ -249,6 +249,8 @@ def test_word_vectors_come_from_a_file(counts, capsys):
     assert (lntm.load_model("run").topics.belief > 0).all()
     assert main([*command, "--overwrite", "--model", "lntm"]) == 1
     assert "word_vectors" in capsys.readouterr().err
+    assert main(["fit", counts, "--out", "other", *QUICK, "--vector-strength", "9"]) == 1
+    assert "give word_vectors" in capsys.readouterr().err
     Path("vectors.txt").write_text("w0 1 2\nw1 1\n")
     assert main([*command, "--overwrite"]) == 1
     assert "vectors.txt, line 2: expected a word and 2 numbers" in capsys.readouterr().err
