@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
-LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
-#: Rounds of learning from the first counts. These owe nothing to the vectors, and later topics come
-#: to resemble what they expect, so that the strength should begin low.
-FIRST_ROUNDS = 6
+LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 10.0
+#: Rounds of learning from the first counts.
+FIRST_ROUNDS = 3
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
 MOST_DIMENSIONS = 100
 #: Most halvings of a step.
 HALVINGS = 10
+#: Steps of EM that complete a document's proportions from half of its tokens, and the tokens that
+#: its prior is worth.
+COMPLETION_STEPS, PRIOR_TOKENS = 15, 0.5
 
 
 class Meaning(nn.Module):
@@ -36,10 +40,13 @@ class Meaning(nn.Module):
     it is a topic without vectors; for c → ∞ and s = 0 it is the embedded topic model (*Dieng, Ruiz
     & Blei 2020*) with a term for frequency. Words without a vector keep their frequency in m.
 
-    A fit learns c and α by leave-one-out: how well the other tokens of a topic predict each token
-    of it, (N_kv − 1 + s + c m_kv) / (N_k − 1 + V s + c). The fixed point is *Minka's* (2000, §3)
-    leave-one-out estimate of a Dirichlet distribution. The evidence would not do, because the
-    expected counts of a fit follow m themselves, and c would grow without a bound.
+    A fit learns α by leave-one-out: how well the other tokens of a topic predict each token of it,
+    (N_kv − 1 + s + c m_kv) / (N_k − 1 + V s + c). The fixed point is *Minka's* (2000, §3)
+    leave-one-out estimate of a Dirichlet distribution. It learns c by documents of which half is
+    predicted from the other half, with topics that never met the document. Neither the evidence nor
+    leave-one-out would do for c: a document's proportions know all of its tokens, and the expected
+    counts follow m themselves, so that c would come out up to 30 times as large as new documents
+    want it.
 
     Args:
         word_vectors: The vectors.
@@ -181,10 +188,11 @@ class Meaning(nn.Module):
         probs: Tensor,
         documents: Iterable[tuple[DocumentBatch, Tensor]],
     ) -> dict[str, Tensor]:
-        """Leave-one-out sums over the tokens of some documents, by which the strength is learned.
+        """Sums over some documents, by which the strength is learned.
 
-        Each token is predicted without itself, by Σ_k θ_k (N_kv − r_k + others_kv + c m_kv) / (N_k
-        − r_k + Σ_v others_kv + c), where r_k is its own part of the counts.
+        Half of a document's tokens predict the other half, at proportions z that know the first
+        half, and by counts without the document: Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k
+        − r_k + Σ_v others_kv + c), where r is the document's own part of the counts.
 
         Args:
             counts: ``(num_words, num_topics)`` expected tokens N.
@@ -197,20 +205,28 @@ class Meaning(nn.Module):
             vectors predict a topic as well as its other tokens do.
         """
         total = torch.zeros(2, dtype=torch.float64, device=counts.device)
-        pseudo = self.pseudo_tokens()
-        # Without smoothing, a word may be all but impossible without its own token.
+        pseudo, sizes = self.pseudo_tokens(), counts.sum(0) + others.sum(0) + self.strength
+        shares = counts.sum(0) / counts.sum()
+        # Without smoothing, a word may be all but impossible without its own document.
         tiny = torch.finfo(counts.dtype).tiny ** 0.5
-        for batch, proportions in documents:
-            words, theta = batch.word_index % len(self.found), proportions[batch.row_index]
-            own = theta * probs[batch.word_index]
-            own /= own.sum(1, keepdim=True)
-            prior = pseudo[words]
-            known = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
-            known.clamp_min_(tiny)
-            size = (counts.sum(0) - own).clamp_min_(0).add_(others.sum(0) + self.strength)
-            topics = theta * known / size
-            topics *= (batch.counts / topics.sum(1))[:, None]
-            due, usual = topics * prior / known, topics * self.strength / size
+        for batch, theta in documents:
+            words, rows = batch.word_index % len(self.found), batch.row_index
+            own = theta[rows] * probs[batch.word_index]
+            own *= (batch.counts / own.sum(1))[:, None]
+            prior, size = pseudo[words], (sizes - _sums_of_entries(own, batch))[rows]
+            tokens = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
+            tokens.clamp_min_(tiny)
+            likelihood = tokens / size
+            # The first word of a document belongs to the half that is predicted.
+            place = torch.arange(batch.nnz, device=rows.device) - batch.row_offsets[rows]
+            given = ((batch.counts + place % 2) / 2).floor()
+            guess = start = PRIOR_TOKENS * shares.expand_as(theta)
+            for _ in range(COMPLETION_STEPS):
+                ratio = given / (guess[rows] * likelihood).sum(1)
+                guess = start + guess * _sums_of_entries(likelihood, batch, ratio)
+            topics = guess[rows] * likelihood
+            topics *= ((batch.counts - given) / topics.sum(1))[:, None]
+            due, usual = topics * prior / tokens, topics * self.strength / size
             total += torch.stack([x.sum(dtype=torch.float64) for x in (due, usual)])
         return {"due": total[0], "usual": total[1]}
 
@@ -303,3 +319,11 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     # Differences within the rounding of single precision are none.
     least = max(1e-37, 1e-7 * float(vectors.abs().max()))
     return mean, axes / torch.where(scale > least, scale, 1.0)
+
+
+def _sums_of_entries(values: Tensor, batch: DocumentBatch, weights: Tensor | None = None) -> Tensor:
+    """Sums ``(num_docs, K)`` of values ``(nnz, K)`` within documents, times weights ``(nnz,)``."""
+    entries = torch.arange(batch.nnz, device=values.device)
+    options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+    options["per_sample_weights"] = weights
+    return F.embedding_bag(entries, values, batch.row_offsets, **options)
