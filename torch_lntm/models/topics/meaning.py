@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.topics.topics import softmax_of_words
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 10.0
@@ -25,7 +26,7 @@ MOST_DIMENSIONS = 100
 HALVINGS = 10
 #: Steps of EM that complete a document's proportions from half of its tokens, and the tokens that
 #: its prior is worth.
-COMPLETION_STEPS, PRIOR_TOKENS = 15, 0.5
+COMPLETION_STEPS, PRIOR_TOKENS = 6, 0.5
 
 
 class Meaning(nn.Module):
@@ -157,23 +158,25 @@ class Meaning(nn.Module):
         return longer
 
     def expected(self) -> Tensor:
-        """``(num_words, num_topics)`` m, the words that each topic expects."""
-        return self._log_expected().exp_()
+        """``(num_words, num_topics)`` m, the words that each topic expects.
+
+        Words without a vector keep their frequency in all topics.
+        """
+        frequencies = self.log_frequencies.softmax(0)[:, None]
+        known = frequencies * self.found[:, None]
+        return self._softmax()[0].mul_(known.sum()).add_(frequencies - known)
 
     def pseudo_tokens(self) -> Tensor:
         """``(num_words, num_topics)`` c m."""
         return self.expected().mul_(self.strength)
 
-    def _log_expected(self) -> Tensor:
-        """``(num_words, num_topics)`` log m. Words without a vector keep their share in all topics.
+    def _softmax(self) -> tuple[Tensor, Tensor]:
+        """Probabilities of the words with vectors, and float64 log normalisers of the topics.
 
         It masks words rather than select them, because a GPU's host would wait for a selection.
         """
-        frequencies = self.log_frequencies.log_softmax(0)[:, None]
-        known = frequencies.masked_fill(~self.found[:, None], -torch.inf)
-        scores = torch.addmm(known, self.vectors, self.coefficients.mT)
-        scores.sub_(scores.logsumexp(0)).add_(known.logsumexp(0))
-        return torch.where(self.found[:, None], scores, frequencies)
+        known = self.log_frequencies.masked_fill(~self.found, -torch.inf)[:, None]
+        return softmax_of_words(torch.addmm(known, self.vectors, self.coefficients.mT))
 
     @property
     def learning_rounds(self) -> int:
@@ -190,9 +193,9 @@ class Meaning(nn.Module):
     ) -> dict[str, Tensor]:
         """Sums over some documents, by which the strength is learned.
 
-        Half of a document's tokens predict the other half, at proportions z that know the first
-        half, and by counts without the document: Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k
-        − r_k + Σ_v others_kv + c), where r is the document's own part of the counts.
+        Half of a document's tokens predict the other half, by counts N − r without the document:
+        Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k − r_k + Σ_v others_kv + c), where the
+        proportions z know the first half only.
 
         Args:
             counts: ``(num_words, num_topics)`` expected tokens N.
@@ -253,41 +256,37 @@ class Meaning(nn.Module):
                 self.strength.mul_((due / usual).square()).clamp_(LOWEST, HIGHEST)
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
-        rest = (counts - 1).clamp_min_(0).add_(others)
-        logs = self._log_expected()
-        prior = logs.exp().mul_(self.strength)
+        prior, rest = self.pseudo_tokens(), (counts - 1).clamp_min_(0).add_(others)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
-        self._step_(tokens, logs, *axes)
+        self._step_(tokens, *axes)
 
-    def _step_(self, due: Tensor, logs: Tensor, values: Tensor, rotation: Tensor) -> None:
+    def _step_(self, due: Tensor, values: Tensor, rotation: Tensor) -> None:
         """Move the topics' vectors towards the tokens due to them.
 
         Args:
             due: ``(num_words, num_topics)`` the tokens, 0 for words without a vector.
-            logs: Log m, which is overwritten.
             values: ``(R,)`` eigenvalues of the covariance of the vectors.
             rotation: ``(R, R)`` its eigenvectors.
         """
-        old, sizes = self.coefficients.clone(), due.sum(0)
-        share = (self.log_frequencies.softmax(0) * self.found).sum()
-        before, weights = self._log_density(due, logs), torch.ones_like(sizes)
-        surprise = logs.exp_().mul_(sizes / -share).add_(due)
-        gradient = surprise.mT @ self.vectors - PRECISION * old
+        old, sizes, target = self.coefficients.clone(), due.sum(0), due.mT @ self.vectors
+        probs, normalisers = self._softmax()
+        gradient = target - sizes[:, None] * (probs.mT @ self.vectors) - PRECISION * old
+
+        def log_density(normalisers: Tensor) -> Tensor:
+            at = self.coefficients.double()
+            return ((target - PRECISION / 2 * at) * at).sum(1) - sizes * normalisers
+
         # Rounding makes some eigenvalues negative where vectors span fewer dimensions.
         curvature = sizes[:, None] * values.clamp_min(0) + PRECISION
         step = (gradient @ rotation) / curvature @ rotation.mT
+        before, weights = log_density(normalisers), torch.ones_like(sizes)
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
-            is_worse = self._log_density(due, self._log_expected()) < before
+            is_worse = log_density(self._softmax()[1]) < before
             if not bool(is_worse.any()):
                 return
             weights = torch.where(is_worse, weights / 2, weights)
         self.coefficients.copy_(torch.where(is_worse[:, None], old, self.coefficients))
-
-    def _log_density(self, due: Tensor, logs: Tensor) -> Tensor:
-        """Objective of the topics' vectors, ``(num_topics,)`` float64 nats, up to a constant."""
-        size = self.coefficients.double().square().sum(1)
-        return (due * logs).sum(0, dtype=torch.float64) - PRECISION / 2 * size
 
     def _covariance(self) -> Tensor:
         """``(R, R)`` covariance of the vectors of the corpus's tokens."""
