@@ -9,7 +9,6 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from threading import local
 from typing import Any
 
@@ -81,9 +80,7 @@ def _chart(
     )
 
 
-def _space(
-    kernel: str, make: Callable[..., Any], num_words: int, num_topics: int, *rest: Any
-) -> Any:
+def _space(kernel: str, make: Any, num_words: int, num_topics: int, *rest: Any) -> Any:
     """Work space of this thread for a kernel, which it keeps for the next call.
 
     New memory takes longer than some kernels, because the system clears it at the first use.
@@ -321,8 +318,8 @@ def visit(
     num_blocks, longest = ops.divide(held.row_offsets, num_chains, most_words, offsets)
     space = max(longest, most_words), words.shape[1], dim, held.words.dtype
     # A whole number, such as a jitter of 0, would compile all kernels again.
-    evaluate = settings[0] or with_counts
-    settings = ops.Settings(evaluate, *settings[1:4], *map(float, settings[4:]))
+    last = map(float, settings[4:])
+    settings = ops.Settings(settings[0] or with_counts, *settings[1:4], *last)
     args = (
         held,
         _chart(*form),
@@ -340,9 +337,8 @@ def visit(
     def work(first: int, end: int) -> None:
         ops.visit(_space("visit", ops.new_block, *space), *args, first, end)
 
-    steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
-    share(work, num_blocks, steps * effort)
+    share(work, num_blocks, settings.num_steps * number * effort)
     return state, adaptation, outcome, (theta, ratio)
 
 
