@@ -40,7 +40,16 @@ from numpy.typing import NDArray
 
 import torch_lntm as lntm
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
-from studies.benchmarks.neural import SYSTEMS, Fit, Task, ours, topica_etm, vectors_of
+from studies.benchmarks.neural import (
+    SYSTEMS,
+    Fit,
+    Task,
+    bertopic,
+    fastopic,
+    ours,
+    topica_etm,
+    vectors_of,
+)
 from studies.benchmarks.quality import packed, unpacked
 from studies.benchmarks.splits import Difference, Scores, difference, pooled
 from studies.benchmarks.topic_scores import (
@@ -92,6 +101,8 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Task], Fit]]] = {
     "vectors, USE": ((_USE,), partial(with_vectors, source="USE")),
     "topica ETM": (("topica", _GLOVE), topica_etm),
     **{name: SYSTEMS[name] for name in ("topica LDA, tuned", "FASTopic", "BERTopic")},
+    "FASTopic, DT_alpha 10": (SYSTEMS["FASTopic"][0], partial(fastopic, DT_alpha=10.0)),
+    "BERTopic, k-means": (SYSTEMS["BERTopic"][0], partial(bertopic, k_means=True)),
 }
 
 
