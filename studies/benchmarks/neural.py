@@ -347,6 +347,12 @@ def embedded(corpus: Corpus, folder: Path) -> tuple[NDArray[np.float32], float]:
         return kept["vectors"], float(kept["seconds"])
 
 
+def _used_words(train: Corpus) -> tuple[NDArray[np.int64], list[str]]:
+    """Positions and words of the words with training tokens."""
+    used = np.flatnonzero(np.asarray(train.word_totals))
+    return used, np.array(train.vocabulary)[used].tolist()
+
+
 def fastopic(task: Task, **options: Any) -> Fit:
     """FASTopic at its defaults.
 
@@ -359,7 +365,8 @@ def fastopic(task: Task, **options: Any) -> Fit:
 
     vectors, embedding_seconds = embedded(task.train, task.folder)
     _seed(task.seed)
-    counts, words = task.train.to_scipy(), list(task.train.vocabulary or ())
+    used, words = _used_words(task.train)
+    counts = task.train.to_scipy()[:, used]
     counted = SimpleNamespace(preprocess=lambda _: {"train_bow": counts, "vocab": words})
     model = FASTopic(
         task.num_topics, preprocess=counted, device="cpu", doc_embed_model=object(), **options
@@ -367,8 +374,10 @@ def fastopic(task: Task, **options: Any) -> Fit:
     texts, stopwatch = [""] * task.train.num_docs, Stopwatch()
     with stopwatch:
         model.fit_transform(texts, preset_doc_embeddings=vectors)
+    weights = np.zeros((task.num_topics, task.train.num_words))
+    weights[:, used] = model.get_beta()
     return Fit(
-        model.get_beta(),
+        weights,
         lambda corpus: model.transform(
             doc_embeddings=torch.from_numpy(embedded(corpus, task.folder)[0])
         ),
@@ -396,8 +405,7 @@ def bertopic(task: Task, k_means: bool = False) -> Fit:
     vectors, embedding_seconds = embedded(task.train, task.folder)
     _seed(task.seed)
     # A word without a training token would have an infinite weight.
-    used = np.flatnonzero(np.asarray(task.train.word_totals))
-    words = np.array(task.train.vocabulary)[used].tolist()
+    used, words = _used_words(task.train)
     model = BERTopic(
         nr_topics=None if k_means else task.num_topics,
         hdbscan_model=KMeans(task.num_topics, random_state=task.seed) if k_means else None,
