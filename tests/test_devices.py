@@ -287,9 +287,10 @@ def test_svi_takes_documents_on_the_cpu(accelerator, family, guide) -> None:
 
 def test_structural_topic_models_and_their_effects(accelerator) -> None:
     topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(NUM_WORDS), NUM_TOPICS))
+    options = {"topics": topics, "word_vectors": np.eye(NUM_WORDS, 4) + 1.0, "dtype": "float64"}
 
     def work(device: torch.device) -> Both:
-        model = lntm.models.stm(NUM_TOPICS, CORPUS, "~ party", topics=topics, dtype="float64")
+        model = lntm.models.stm(NUM_TOPICS, CORPUS, "~ party", **options)
         guide = lntm.guides.TaylorGuide(model.to(device))
         engine = lntm.inference.VariationalEM(
             model, guide, start="model", max_iterations=2, progress=False
@@ -300,6 +301,9 @@ def test_structural_topic_models_and_their_effects(accelerator) -> None:
             "coefficients": model.prior.coefficients,
             "covariance": model.prior.coefficient_covariance(),
             "penalty": model.prior.penalty,
+            "strength": model.topics.meaning.strength,
+            "topic_vectors": model.topics.meaning.topic_vectors,
+            "new_words": model.with_words(["new"], {"new": np.ones(4)}).topics.probs,
             "averaged": model.prior.averaged().to(device).covariance,
         }
         return there, {"effects": found.table()[["estimate", "std_error"]].to_numpy()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,10 +12,10 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import AIS, document_completion, log_likelihood
+from torch_lntm.evaluation import AIS, align_topics, document_completion, log_likelihood
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.recipes import Recipe
-from torch_lntm.selection import CRITERIA, Selection
+from torch_lntm.selection import CRITERIA, Selection, _add_seeds
 
 #: Few chains and temperatures, and so an estimate that is cheap and not near.
 BRIEF = AIS(num_chains=2, num_temperatures=8, num_steps=2)
@@ -51,12 +54,10 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
     train, test = corpus.split(0.1, seed=2)
     chosen = Recipe("ctm").for_corpus(train, 3)
-    model, guide, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
+    model, _, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
     engine.fit(train)
-    expected = document_completion(
-        model, test, theta="mode", guide=guide, observed_fraction=0.5, seed=2
-    )
-    assert "stability" not in found.scores
+    expected = document_completion(model, test, observed_fraction=0.5, seed=2)
+    assert expected.theta == "exact"
     whole = log_likelihood(model, test, BRIEF, seed=2)
     for name, score in (("completion", expected), ("likelihood", whole)):
         assert found.scores.loc[3, name] == pytest.approx(score.nats_per_token)
@@ -75,6 +76,45 @@ def test_selections_have_tables_and_pictures(selection) -> None:
     figure = selection.plot()
     assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == list(CRITERIA)
     plt.close("all")
+
+
+def test_standard_errors_have_the_variance_between_seeds() -> None:
+    """Two numbers of topics with two and three seeds estimate it together, by 3 degrees."""
+    by_size = {2: [-7.0, -7.2], 4: [-6.0, -6.3, -6.3]}
+    fits = {
+        size: [SimpleNamespace(completion=SimpleNamespace(nats_per_token=x)) for x in values]
+        for size, values in by_size.items()
+    }
+    columns = {"completion": [-7.1, -6.2], "completion_se": [0.3, 0.4], "behind_se": [0.1, 0.0]}
+    table, single = (pd.DataFrame(columns, [2, 4]) for _ in range(2))
+    _add_seeds(table, fits, 4)
+    variance = (statistics.variance(by_size[2]) + 2 * statistics.variance(by_size[4])) / 3
+    expected = [(0.09 + variance / 2) ** 0.5, (0.16 + variance / 3) ** 0.5]
+    assert table["completion_se"].tolist() == pytest.approx(expected)
+    assert table.loc[2, "behind_se"] == pytest.approx((0.01 + variance * (1 / 2 + 1 / 3)) ** 0.5)
+    assert table.loc[4, "behind_se"] == 0.0
+    _add_seeds(single, {size: of_size[:1] for size, of_size in fits.items()}, 4)
+    assert single["completion_se"].tolist() == [0.3, 0.4]
+
+
+@pytest.mark.slow
+def test_stability_compares_with_a_fit_to_resampled_documents(corpus) -> None:
+    found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2)
+    train, _ = corpus.split(0.1, seed=2)
+    rows = np.sort(np.random.default_rng(2).integers(len(train), size=len(train)))
+    assert len({*rows}) < 0.7 * len(train)
+    models = []
+    for documents in (train, train[rows]):
+        chosen = Recipe("ctm").for_corpus(documents, 3)
+        options = {"num_topics": 3, "progress": False}
+        model, _, engine = chosen.make(40, seed=2, options=options)
+        engine.fit(documents)
+        models.append(model)
+    expected = align_topics(*models).similarity
+    assert expected.max() < 0.9999
+    assert found.scores.loc[3, "stability"] == pytest.approx(expected.mean())
+    error = statistics.stdev(expected.tolist()) / 3**0.5
+    assert found.scores.loc[3, "stability_se"] == pytest.approx(error)
 
 
 def made(*rows: tuple[int, float, float, float]) -> Selection:
@@ -125,7 +165,7 @@ def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at", [0, 2, 3])
+@pytest.mark.parametrize("at", [0, 3, 4])
 def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
     """In the fit itself, which would end early and be judged as if it were complete."""
     options = {"num_seeds": 2, "top_n": 3, "recipe": Recipe("ctm", "hmc")}
@@ -149,11 +189,11 @@ def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
         found = lntm.select(corpus, [2, 3], **options)
     assert found.interrupted
     assert "Ctrl-C ended the comparison" in found.because
-    assert found.scores.index.tolist() == [2, 3][: at - 1]
+    assert found.scores.index.tolist() == [2, 3][: at - 2]
     whole = lntm.select(corpus, [2, 3], **options)
     assert not whole.interrupted
     assert found.scores.loc[2, "completion"] == whole.scores.loc[2, "completion"]
-    if at == 3:
+    if at == 4:
         assert np.isnan(found.scores.loc[3, "stability"])
 
 

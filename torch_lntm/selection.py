@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +47,7 @@ CRITERIA = {
     "coherence": "NPMI of top words, mean over topics",
     "exclusivity": "exclusivity of top words, mean over topics",
     "dispersion": "dispersion of residuals; 1 for a correct model with few parameters",
-    "stability": "similarity of topics between seeds",
+    "stability": "similarity of topics to those of a fit to resampled documents",
 }
 #: Largest loss of the recommended number of topics against the best, in standard errors.
 TOLERATED_ERRORS = 1.0
@@ -63,10 +62,12 @@ class Selection:
             criterion is a mean over the fits from several seeds, and the column ``..._se`` after it
             is its standard error: over documents, or over topics if it is a mean over topics.
             ``behind`` is how far ``completion`` falls short of that of the best number of topics;
-            its standard error comes from the differences of single documents. ``seconds`` is the
-            total time of the fits. A number is missing where a criterion has no value:
-            ``stability`` needs two seeds, and ``dispersion`` fewer parameters than the residuals
-            have degrees of freedom.
+            its standard error comes from the differences of single documents. Standard errors of
+            ``completion``, ``behind`` and ``likelihood`` also have the variance between seeds,
+            which all numbers of topics estimate together; a single seed cannot show it.
+            ``stability`` compares the fits with one to documents drawn with replacement.
+            ``seconds`` is the total time of the fits from the seeds. ``dispersion`` is missing
+            where the residuals have no more degrees of freedom than there are parameters.
         interrupted: Whether Ctrl-C ended the fits early.
     """
 
@@ -155,26 +156,33 @@ def _fit_and_score(
     corpus: Corpus,
     recipe: Recipe,
     size: int,
-    fit_seed: int,
+    fit_seed: int | None,
     shares: tuple[float, float],
     seed: int,
     likelihood: AIS | None,
     settings: Mapping[str, Any],
-) -> _Fit:
+) -> _Fit | TopicModel:
     """Fit a number of topics from a seed, and score the fit on the held-out documents.
 
     Each process makes the split itself. The processes can share the file of a mapped corpus,
     whereas a split has counts of its own, which would have to be copied.
+
+    Without a seed of the fit, the documents are drawn with replacement, and the model is returned
+    without scores. Other seeds would have the same anchor words, and so nearly the same topics.
     """
     train, test = corpus.split(shares[0], seed=seed)
+    if fit_seed is None:
+        rows = np.random.default_rng(seed).integers(len(train), size=len(train))
+        train = train[np.sort(rows)]
     options = {"progress": False, **settings["options"], "num_topics": size}
-    settings = {**settings, "options": options, "seed": fit_seed}
+    settings = {**settings, "options": options, "seed": seed if fit_seed is None else fit_seed}
     model, guide, engine = recipe.for_corpus(train, size).make(corpus, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
-    completion = document_completion(
-        model, test.hold_out_words(shares[1], seed=seed), theta="mode", guide=guide, progress=False
-    )
+    if fit_seed is None:
+        return model
+    hold_out = test.hold_out_words(shares[1], seed=seed)
+    completion = document_completion(model, hold_out, seed=seed, progress=False)
     estimate = (
         None if likelihood is None else likelihood.estimate(model, test, seed=seed, progress=False)
     )
@@ -208,8 +216,8 @@ def select(
         corpus: The documents.
         num_topics: Numbers of topics to compare.
         recipe: The model and its posterior, or the model's name.
-        num_seeds: Number of fits for each number of topics, each from its own seed. The stability
-            of topics needs at least 2.
+        num_seeds: Number of fits for each number of topics, each from its own seed. One more, to
+            documents drawn with replacement, shows how stable the topics are.
         test_fraction: Share of the documents to hold out.
         observed_fraction: Share of each held-out document's tokens to observe. The remaining tokens
             are predicted.
@@ -258,8 +266,10 @@ def select(
     annealing = (AIS() if likelihood is True else likelihood) or None
     shares = (test_fraction, observed_fraction)
     settings = {"options": options or {}, "model_options": model_options, "device": device}
-    runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
+    seeds = [*range(seed, seed + num_seeds), None]
+    runs = [(size, own) for size in sizes for own in seeds]
     fits: dict[int, list[_Fit]] = {}
+    resampled: dict[int, TopicModel] = {}
     made = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
         joblib.delayed(_fit_and_score)(corpus, recipe, *run, shares, seed, annealing, settings)
         for run in runs
@@ -267,39 +277,66 @@ def select(
     try:
         bar = tqdm(made, desc="fits", total=len(runs), disable=not progress)
         for (size, _), fit in zip(runs, bar, strict=True):
-            fits.setdefault(size, []).append(fit)
+            if isinstance(fit, TopicModel):
+                resampled[size] = fit
+            else:
+                fits.setdefault(size, []).append(fit)
     except KeyboardInterrupt as stop:
         if not fits or isinstance(stop, Terminated):
             raise
-    interrupted = sum(map(len, fits.values())) < len(runs)
-    return Selection(_scores(fits, train, top_n), interrupted)
+    interrupted = sum(map(len, fits.values())) + len(resampled) < len(runs)
+    return Selection(_scores(fits, resampled, train, top_n), interrupted)
 
 
-def _scores(fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int) -> pd.DataFrame:
+def _scores(
+    fits: Mapping[int, Sequence[_Fit]],
+    resampled: Mapping[int, TopicModel],
+    train: Corpus,
+    top_n: int,
+) -> pd.DataFrame:
     """Criteria of every number of topics, and its loss against the best."""
     predictive = {
         size: torch.stack([fit.completion.log_predictive for fit in of_size]).mean(0)
         for size, of_size in fits.items()
     }
-    best = max(predictive.values(), key=lambda values: float(values.sum()))
+    best = max(predictive, key=lambda size: float(predictive[size].sum()))
     rows = {}
     for size, of_size in fits.items():
         tokens, seconds = of_size[0].completion.held_out_tokens, sum(fit.seconds for fit in of_size)
         pairs = {
-            "behind": per_token(best - predictive[size], tokens),
+            "behind": per_token(predictive[best] - predictive[size], tokens),
             "completion": per_token(predictive[size], tokens),
             **_criteria(of_size, train, top_n),
         }
+        if size in resampled:
+            pairs["stability"] = _over_pairs(of_size, resampled[size])
         rows[size] = {"perplexity": math.exp(-pairs["completion"][0]), "seconds": round(seconds, 3)}
         for name, (value, error) in pairs.items():
             rows[size] |= {name: value, f"{name}_se": error}
     scores = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_topics")
+    _add_seeds(scores, fits, best)
     scored = [name + end for name in ("behind", *CRITERIA) for end in ("", "_se")]
     return scores[[name for name in ("perplexity", *scored, "seconds") if name in scores]]
 
 
+def _add_seeds(scores: pd.DataFrame, fits: Mapping[int, Sequence[_Fit]], best: int) -> None:
+    """Add the variance of means over seeds to the standard errors of held-out scores."""
+    shares = pd.Series({size: 1 / len(of_size) for size, of_size in fits.items()})
+    for name in {"completion", "likelihood"} & {*scores}:
+        by_seed = [
+            np.array([getattr(fit, name).nats_per_token for fit in of_size])
+            for of_size in fits.values()
+        ]
+        freedom = sum(len(values) - 1 for values in by_seed)
+        variance = sum(len(values) * values.var() for values in by_seed) / max(1, freedom)
+        scores[f"{name}_se"] = np.hypot(scores[f"{name}_se"], np.sqrt(variance * shares))
+        if name == "completion":
+            added = (variance * (shares + shares[best])).where(shares.index != best, 0.0)
+            scores["behind_se"] = np.hypot(scores["behind_se"], np.sqrt(added))
+
+
 def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tuple[float, float]]:
-    """All criteria except completion, as means over seeds with their standard errors."""
+    """Criteria of single fits except completion, as means over seeds with standard errors."""
     values: dict[str, list[tuple[float, float]]] = {}
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
@@ -312,9 +349,6 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
         with suppress(TooFewDocumentsError):
             found = residual_dispersion(fit.model, fit.guide, train)
             values.setdefault("dispersion", []).append((found.value, found.standard_error))
-    for first, second in itertools.combinations(fits, 2):
-        similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
-        values.setdefault("stability", []).append(_over_topics(similarity))
     # Fits from different seeds share documents and words, so their mean is hardly more certain than
     # a single fit. That is why the standard errors are averaged as well.
     means = {name: np.mean(of_seeds, axis=0).tolist() for name, of_seeds in values.items()}
@@ -323,6 +357,12 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
         mean = torch.stack([estimate.log_likelihood for estimate in likelihoods]).mean(0)
         means["likelihood"] = per_token(mean, likelihoods[0].lengths)
     return means
+
+
+def _over_pairs(fits: Sequence[_Fit], resampled: TopicModel) -> tuple[float, float]:
+    """Mean similarity of topics to their partners in a fit to resampled documents."""
+    values = [align_topics(fit.model, resampled).similarity for fit in fits]
+    return _over_topics(torch.from_numpy(np.mean(values, axis=0)))
 
 
 def _over_topics(values: Tensor) -> tuple[float, float]:

@@ -39,8 +39,7 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert len(scores) == 2
     corpus = lntm.read_corpus(counts)
     split = run.split(corpus)
-    guide = lntm.guides.TaylorGuide(run.model)
-    expected = lntm.evaluation.document_completion(run.model, split.test, theta="mode", guide=guide)
+    expected = lntm.evaluation.document_completion(run.model, split.test)
     assert scores[0]["value"] == pytest.approx(expected.perplexity, rel=1e-4)
     error = expected.perplexity_standard_error
     assert scores[0]["standard_error"] == pytest.approx(error, rel=1e-3)
@@ -250,6 +249,8 @@ def test_word_vectors_come_from_a_file(counts, capsys):
     assert (lntm.load_model("run").topics.belief > 0).all()
     assert main([*command, "--overwrite", "--model", "lntm"]) == 1
     assert "word_vectors" in capsys.readouterr().err
+    assert main(["fit", counts, "--out", "other", *QUICK, "--vector-strength", "9"]) == 1
+    assert "give word_vectors" in capsys.readouterr().err
     Path("vectors.txt").write_text("w0 1 2\nw1 1\n")
     assert main([*command, "--overwrite"]) == 1
     assert "vectors.txt, line 2: expected a word and 2 numbers" in capsys.readouterr().err

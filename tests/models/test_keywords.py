@@ -321,6 +321,11 @@ def test_unusable_keywords_are_refused(lists: Any, words: Any, message: str) -> 
         lntm.models.ctm(2, NUM_WORDS, keywords=lists, vocabulary=words)
 
 
+def test_a_strength_needs_keywords() -> None:
+    with pytest.raises(ConfigError, match="give keywords"):
+        lntm.models.stm(2, NUM_WORDS, keyword_strength=5.0)
+
+
 def test_columns_are_accepted_in_place_of_words() -> None:
     by_column = lntm.models.lda(2, NUM_WORDS, keywords={"a": [3, 4]}, vocabulary=VOCABULARY)
     by_word = lntm.models.lda(2, NUM_WORDS, keywords={"a": ["w3", "w4"]}, vocabulary=VOCABULARY)

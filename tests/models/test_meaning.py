@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ def expected_counts(num_levels: int = 1) -> torch.Tensor:
 def topics_of(kind: str = "shared", **settings: Any) -> DirichletTopics:
     """Topics in float64 whose prior has learned from some counts."""
     corpus, _ = make_corpus()
-    options: dict[str, Any] = {"dtype": torch.float64, "smoothing": 0.1, **settings}
-    options |= {"word_vectors": vectors(), "vector_strength": 40.0}
+    options: dict[str, Any] = {"dtype": torch.float64, "smoothing": 0.1}
+    options |= {"word_vectors": vectors(), "vector_strength": 40.0, **settings}
     topics: DirichletTopics
     if kind == "content":
         levels = Levels.of(corpus, "party")
@@ -89,6 +90,7 @@ def test_topics_with_vectors_keep_the_contract(kind: str) -> None:
     corpus, _ = make_corpus(8)
     lists = Keywords.of({"a": ["w1", "w4"], "b": ["w9"]}, VOCABULARY, 20.0)
     topics = topics_of(kind, **({"keywords": lists} if kind == "keywords" else {}))
+    assert {f"meaning.{name}" for name in Meaning.fitted} <= topics.fitted_buffers
     exact = kind in ("shared", "keywords")
     batch = topics.encode(corpus).batch(dtype=torch.float64)
     lntm.testing.check_topics(topics, batch, exact_m_step=exact)
@@ -298,6 +300,35 @@ def test_an_interrupted_fit_continues_with_the_same_meaning(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_fit_goes_on_with_the_strength_with_which_it_began(tmp_path: Path) -> None:
+    corpus, _ = make_corpus()
+    for strength in (50.0, 60.0, None):
+        options: dict[str, Any] = {"word_vectors": vectors(), "vector_strength": strength}
+        topics = DirichletTopics(NUM_TOPICS, NUM_WORDS, **options)
+        model = TopicModel(lntm.models.LogisticNormalPrior(NUM_TOPICS), topics)
+        engine = MonteCarloEM(model, max_epochs=1, progress=False)
+        with nullcontext() if strength == 50.0 else pytest.raises(ConfigError, match="another fit"):
+            engine.fit(corpus, checkpoint=tmp_path / "fit", checkpoint_seconds=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shared", "content"])
+def test_another_fit_learns_anew_and_one_from_the_model_goes_on(kind: str) -> None:
+    corpus, _ = make_corpus()
+    prior = lntm.models.LogisticNormalPrior(NUM_TOPICS, dtype=torch.float64)
+    model = TopicModel(prior, topics_of(kind, vector_strength=None), VOCABULARY)
+
+    def fitted(**options: Any) -> dict[str, torch.Tensor]:
+        MonteCarloEM(model, max_epochs=4, progress=False, **options).fit(corpus)
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    found, rounds = fitted(), meaning_of(model.topics).rounds.item()
+    torch.testing.assert_close(fitted(), found, rtol=0.0, atol=0.0)
+    fitted(start="model")
+    assert rounds < int(meaning_of(model.topics).rounds) < 2 * rounds
+
+
+@pytest.mark.slow
 def test_a_given_strength_stays_and_variational_em_learns_too() -> None:
     corpus, _ = make_corpus()
     model = lntm.models.ctm(NUM_TOPICS, corpus, word_vectors=vectors(), vector_strength=77.0)
@@ -392,7 +423,13 @@ def test_known_words_keep_their_shares_among_each_other(fitted: bool) -> None:
 
 def test_a_model_that_knows_all_words_stays_the_same() -> None:
     model = lntm.models.ctm(NUM_TOPICS, make_corpus(8)[0], word_vectors=vectors())
-    assert model.with_words(["w1", "w2"], {"w1": np.ones(DIMENSION)}) is model
+    table = {"w1": np.ones(DIMENSION)}
+    assert model.with_words(["w1", "w2"], table) is model
+    assert model.with_words(["new", "w2"], table) is model
+    texts = Corpus.from_matrix(np.ones((2, 2), dtype=np.int64), ["w1", "new"])
+    with pytest.warns(UserWarning, match="dropped 2 of 4 tokens"):
+        theta = transform(DocumentHMC(model), texts, new_words=table, progress=False).theta
+    assert theta.shape == (2, NUM_TOPICS)
 
 
 @pytest.mark.parametrize(
@@ -404,6 +441,7 @@ def test_a_model_that_knows_all_words_stays_the_same() -> None:
             "no word has a vector",
         ),
         ({"word_vectors": vectors(), "vector_strength": 0.0}, "vector strength"),
+        ({"vector_strength": 50.0}, "give word_vectors"),
     ],
 )
 def test_unusable_vectors_are_refused(options: Any, message: str) -> None:

@@ -279,7 +279,7 @@ def completion(
     train: Corpus | None,
     *,
     observed_fraction: float = 0.5,
-    theta: Any = "mode",
+    theta: Any = "exact",
     **random: Any,
 ) -> list[CompletionResult]:
     """Results of document completion.

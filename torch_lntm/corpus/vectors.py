@@ -42,7 +42,11 @@ class WordVectors:
 
     @classmethod
     def of(
-        cls, source: Any, vocabulary: Iterable[str] | None, num_words: int | None = None
+        cls,
+        source: Any,
+        vocabulary: Iterable[str] | None,
+        num_words: int | None = None,
+        required: bool = True,
     ) -> WordVectors:
         """Finds the vectors of a vocabulary's words.
 
@@ -60,6 +64,7 @@ class WordVectors:
                 NaN or zeros are no vectors.
             vocabulary: Words in the order of the columns. Vectors by column do without.
             num_words: Number of words. Defaults to that of the vocabulary.
+            required: Whether to refuse a source in which no word has a vector.
 
         Raises:
             ConfigError: The source is of another kind or size, a vector is not finite or of another
@@ -89,7 +94,7 @@ class WordVectors:
             )
         if isinstance(source, WordVectors):  # as it is, since a saved model fills its zeros
             return source
-        return cls(_checked(rows, words or range(len(rows)), where))
+        return cls(_checked(rows, words or range(len(rows)), where, required))
 
     @cached_property
     def found(self) -> NDArray[np.bool_]:
@@ -283,7 +288,9 @@ def _floats(value: Any, what: str) -> NDArray[np.float32]:
         raise ConfigError(f"{what}: expected numbers, got {value!r:.80} ({error})") from error
 
 
-def _checked(rows: NDArray[np.float32], names: Sequence[Any], where: str) -> NDArray[np.float32]:
+def _checked(
+    rows: NDArray[np.float32], names: Sequence[Any], where: str, required: bool
+) -> NDArray[np.float32]:
     """Vectors by column, with NaN for words without one."""
     rows[~rows.any(1)] = math.nan
     blank = np.isnan(rows).all(1)
@@ -292,7 +299,7 @@ def _checked(rows: NDArray[np.float32], names: Sequence[Any], where: str) -> NDA
             f"{where}: the vector of word {names[i]!r} has numbers that are not finite; give only "
             "finite numbers, or only NaN for a word without a vector"
         )
-    if blank.all():
+    if required and blank.all():
         raise ConfigError(
             f"{where}: none of the {len(rows)} words has a vector, among them "
             f"{listed(map(repr, names[:3]))}; give vectors of the language of the texts"

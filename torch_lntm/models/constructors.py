@@ -116,6 +116,8 @@ def _learn_words(
     if keywords is not None:
         of = keywords, vocabulary, keyword_strength, exclusive_keywords
         found["keywords"] = Keywords.of(*of)
+    elif keyword_strength is not None:
+        raise ConfigError("keyword_strength is for keywords; give keywords, too")
     if word_vectors is not None:
         is_saved = isinstance(word_vectors, Mapping) and set(word_vectors) == {"size"}
         read = WordVectors.from_json if is_saved else partial(WordVectors.of, vocabulary=vocabulary)

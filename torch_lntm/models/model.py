@@ -230,7 +230,8 @@ class TopicModel(nn.Module):
         """The model with further words, which its topics know by their vectors only.
 
         A topic expects a word near its own vector, also if the training documents lack it. Words
-        without a vector are left out, as are words that the model has.
+        without a vector are left out, as are words that the model has. If no word is left, it
+        returns the model itself.
 
         Args:
             words: The words.
@@ -238,8 +239,8 @@ class TopicModel(nn.Module):
                 ``word_vectors`` of :func:`~torch_lntm.models.ctm` takes.
 
         Raises:
-            ConfigError: The topics have no word vectors or differ by document, the vectors have
-                another dimension, or no new word has a vector.
+            ConfigError: The topics have no word vectors or differ by document, or the vectors have
+                another dimension.
 
         Example:
             >>> vectors = {word: [len(word), word.count("e")] for word in corpus.vocabulary}
@@ -252,9 +253,9 @@ class TopicModel(nn.Module):
             raise ConfigError("the model has no vocabulary; set model.vocabulary to its words")
         known = set(self.vocabulary)
         new = [word for word in dict.fromkeys(words) if word not in known]
-        if not new:
+        found = WordVectors.of(vectors, new, required=False) if new else None
+        if found is None or not found.found.any():
             return self
-        found = WordVectors.of(vectors, new)
         new = [word for word, has in zip(new, found.found, strict=True) if has]
         topics = self.topics.with_words(WordVectors(found.vectors[found.found]))
         model = self.with_parts(topics=topics, vocabulary=[*self.vocabulary, *new])

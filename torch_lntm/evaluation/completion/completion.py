@@ -62,7 +62,7 @@ def document_completion(
     guide: Guide[Any] | None = None,
     observed_fraction: float = 0.5,
     num_draws: int | None = None,
-    tolerance: float = 1e-3,
+    tolerance: float = 5e-3,
     num_chains: int = 4,
     max_draws: int = 6400,
     max_docs: int = 256,

@@ -118,7 +118,8 @@ class DirichletTopics(LogitTopics):
 
     Raises:
         ConfigError: A size, ``smoothing`` or ``probs`` is out of range, the keywords need more
-            topics or words, or the vectors are of another number of words.
+            topics or words, the vectors are of another number of words, or there is a strength
+            without vectors.
 
     Example:
         >>> lntm.models.DirichletTopics(10, 500)
@@ -153,6 +154,8 @@ class DirichletTopics(LogitTopics):
         self.keywords = keywords
         if keywords is not None:
             keywords.check_sizes(num_topics, num_words)
+        if word_vectors is None and vector_strength is not None:
+            raise ConfigError("vector_strength is for word vectors; give word_vectors, too")
         if word_vectors is not None:
             if len(word_vectors.vectors) != num_words:
                 raise ConfigError(
@@ -232,10 +235,8 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.with_words`. New words get what the topics' vectors expect of them."""
         if self.meaning is None:
             return super().with_words(word_vectors)
-        meaning, prior = (
-            self.meaning.with_words(word_vectors),
-            torch.as_tensor(self._pseudo_tokens()),
-        )
+        meaning = self.meaning.with_words(word_vectors)
+        prior = torch.as_tensor(self._pseudo_tokens())
         if self.keywords is not None:
             self.keywords.add_to_(prior.mT)
         further = meaning.pseudo_tokens()[self.num_words :]
@@ -349,6 +350,12 @@ class DirichletTopics(LogitTopics):
             self._cached = new.mT
         else:
             self.logits.copy_(new)
+
+    def start_(self, word_counts: Tensor) -> None:
+        """See :meth:`Topics.start_`. Forgets what word vectors said of earlier topics."""
+        if self.meaning is not None:
+            self.meaning.forget_()
+        super().start_(word_counts)
 
     @property
     def start_smoothing(self) -> float:
@@ -486,7 +493,9 @@ class LevelTopics(DirichletTopics):
             self._keep(factors)
 
     def start_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.start_`."""
+        """See :meth:`Topics.start_`. Forgets what word vectors said of earlier topics."""
+        if self.meaning is not None:
+            self.meaning.forget_()
         pseudo, floor = self._pseudo_tokens(), probability_floor(self.logits.dtype)
         if isinstance(pseudo, Tensor):
             counts = word_counts + pseudo.clamp_min(floor).mT

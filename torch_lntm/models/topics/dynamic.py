@@ -133,7 +133,7 @@ class DynamicTopics(LevelTopics):
             "dispersion_weights": (len(DISPERSIONS),),
             "determined": (),
         }
-        self.fitted_buffers = frozenset(shapes)
+        self.fitted_buffers |= frozenset(shapes)
         for name, shape in shapes.items():
             self.register_buffer(name, self.logits.detach().new_zeros(shape))
         self.repeats.fill_(1.0)

@@ -112,6 +112,13 @@ class Meaning(nn.Module):
         tiny = torch.finfo(self.strength.dtype).tiny
         return self.strength / (self.strength + self.tokens).clamp_min(tiny)
 
+    def forget_(self) -> None:
+        """Begin anew, with topics that expect equal words."""
+        self.coefficients.zero_()
+        self.rounds.zero_()
+        if self.is_learned:
+            self.strength.zero_()
+
     def prepare_(self, corpus: Corpus) -> None:
         """Note the frequencies of the words in the training documents."""
         self.log_frequencies.copy_(torch.from_numpy(corpus.whole.word_totals + 0.5).log())
@@ -275,8 +282,8 @@ class Meaning(nn.Module):
     def extra_repr(self) -> str:
         """Number of words with vectors, dimension and strength, for ``repr``."""
         return (
-            f"vectors of {int(self.found.sum())} of {len(self.found)} words, "
-            f"dimension {len(self.mean)}"
+            f"vectors of {int(self.found.sum())} of {len(self.found)} words, dimension "
+            f"{len(self.mean)}, strength {'learned' if self.is_learned else float(self.strength)}"
         )
 
 
