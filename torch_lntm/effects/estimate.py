@@ -16,11 +16,12 @@ from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import regress_linear
 from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import complete_column
+from torch_lntm.formulas.columns import column_or_values, read_weights
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -45,6 +46,7 @@ def estimate(
     link: Link = "logit",
     topics: Sequence[int | str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    outcome: str | None = None,
     standard_errors: StandardErrors | None = None,
     clusters: Any = None,
     weights: Any = None,
@@ -85,6 +87,10 @@ def estimate(
             are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
             :class:`TopicGroups`. A group's proportion is the sum over its topics, draw by draw.
+        outcome: Expression of topics and groups to regress instead, computed draw by draw: a sum or
+            difference, a ratio such as ``"economy / (economy + culture)"``, or its logarithm,
+            ``"log(economy / culture)"``. Topics go by name or number, and ``groups`` adds names.
+            The logit takes sums, differences and ratios between 0 and 1.
         standard_errors: ``"classical"``, or ``"HC1"`` or ``"HC3"``, which are robust to unequal
             variances. Defaults to ``"HC1"`` for the logit and to ``"HC3"`` for the linear
             regression, because proportions near 0 vary less. With random terms the covariance is
@@ -92,8 +98,11 @@ def estimate(
         clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
             which go by the index if they are a series. Standard errors are then robust to any
             dependence within a cluster. Refused with random terms.
-        weights: Positive weights of the documents in the regression, given like ``clusters``: the
-            name of a column of numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
+        weights: Survey or frequency weights of the documents, given like ``clusters``: the name of
+            a column of numbers, or ``(num_docs,)`` numbers. Only their ratios matter, documents of
+            weight 0 are left out, and predictions average over the others by weight. Robust errors
+            are then those of a survey, by design (``docs/structural.md``). Defaults to equal
+            weights.
         num_draws: Draws of each document. Defaults to 50, or to fewer for large corpora, but at
             least 25. If ``source`` consists of draws, all of them are used.
         coefficients: Draw the prior mean's coefficients too, if the prior has any.
@@ -125,8 +134,12 @@ def estimate(
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
     regressed, responses, topic_groups = _topics(model, topics, groups)
-    rows = corpus.nonempty
-    fitted, design = _design(corpus, formula, rows, clusters, weights)
+    expression = None
+    if outcome is not None:
+        expression = _outcome(model, outcome, topics, topic_groups)
+        regressed, responses = (expression.text,), expression.responses(link)
+    rows, of_weights = read_weights(corpus, weights)
+    fitted, design = _design(corpus, formula, rows, clusters, of_weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
     columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
@@ -148,11 +161,21 @@ def estimate(
 
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for part in proportions:
-            yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
+            theta = part.theta.double()
+            if expression is not None:
+                theta = expression.transform(theta, part.rows, link)
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
 
+    kind_of = "linear" if link == "identity" else "multinomial logit"
+    by_weight = "" if weights is None else ", weighted"
+    about = (
+        f"A {kind_of} regression of {'topic proportions' if outcome is None else outcome} in "
+        f"{len(rows):,} documents{by_weight} on {fitted.text}."
+    )
     regress = regress_logit if link == "logit" else regress_linear
     regression = regress(design, parts, responses, kind)
-    _warn_of_separation(formula, proportions.model, regression.separated)
+    labels = topic_labels(proportions.model) if outcome is None else [outcome, f"1 − {outcome}"]
+    _warn_of_separation(formula, labels, regression.separated)
     return Effects(
         formula=fitted,
         topics=regressed,
@@ -160,10 +183,11 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(fitted.text, link, method, proportions, float(corpus.lengths[rows].mean())),
+        notes=_notes(about, method, proportions, float(corpus.lengths[rows].mean())),
         model=proportions.model,
         num_draws=proportions.num_draws,
         groups=topic_groups,
+        measure="proportion" if expression is None else expression.measure,
     )
 
 
@@ -173,14 +197,11 @@ def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
         raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
 
 
-def _notes(
-    text: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
-) -> tuple[str, ...]:
+def _notes(about: str, method: str, draws: ThetaDraws, mean_length: float) -> tuple[str, ...]:
     """Describes the regression, and which uncertainty the intervals include or leave out."""
-    kind = "multinomial logit" if link == "logit" else "linear"
     sources = "; ".join(draws.sources_of_uncertainty)
     notes = [
-        f"A {kind} regression of topic proportions in {len(draws.rows):,} documents on {text}.",
+        about,
         f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
     ]
     is_short = mean_length < SHORT_DOCUMENT
@@ -197,9 +218,8 @@ def _notes(
     return tuple(notes)
 
 
-def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
+def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int]) -> None:
     """Warn of topics that almost vanish at some values of the columns."""
-    labels = topic_labels(model)
     if topics:
         warn(
             f"formula {text!r} separates documents without the topics "
@@ -211,7 +231,11 @@ def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> 
 
 
 def _design(
-    corpus: Corpus, text: str, rows: NDArray[np.int64], clusters: Any, weights: Any
+    corpus: Corpus,
+    text: str,
+    rows: NDArray[np.int64],
+    clusters: Any,
+    weights: NDArray[np.float64] | None,
 ) -> tuple[Formula, Design]:
     """The formula and the design of the documents with words.
 
@@ -220,18 +244,13 @@ def _design(
     selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected)
     positions = fitted.positions(selected) if fitted.random else None
-    of_weights = of_clusters = None
-    if weights is not None:
-        column = _column(corpus, weights, "weights", rows)
-        if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
-            raise ConfigError("weights must be positive finite numbers, one for each document")
-        of_weights = column / column.mean()
+    of_clusters = None
     if clusters is not None:
-        column = _column(corpus, clusters, "clusters", rows)
+        column = column_or_values(corpus, clusters, "clusters", rows)
         of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
-        design = Design(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
+        design = Design(fitted.names, matrix, weights, of_clusters, positions, sizes)
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
@@ -273,8 +292,15 @@ def _topics(
     return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
 
 
-def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Values of some documents: a column of the metadata, or values by index or position."""
-    if isinstance(values, str):
-        return complete_column(values, corpus.metadata.iloc[rows])
-    return complete_column(what, corpus.with_metadata({what: values}).metadata.iloc[rows])
+def _outcome(
+    model: TopicModel, text: str, topics: Sequence[int | str] | None, groups: TopicGroups | None
+) -> Outcome:
+    """The outcome that an expression of topics and groups describes."""
+    if topics is not None:
+        raise ConfigError("topics and outcome are given; expected one of them")
+    every = torch.eye(model.num_topics).double()
+    rows = {str(k): row for k, row in enumerate(every)}
+    rows |= dict(zip(model.topic_names, every, strict=True))
+    if groups is not None:
+        rows |= dict(zip(groups.names, groups.sums(every).mT, strict=True))
+    return parse_outcome(text, rows, model.num_topics)
