@@ -179,7 +179,7 @@ def _open(
         raise ConfigError(
             f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
-    chosen = {key: list(dict.fromkeys([*found[key], *settings[key]])) for key in selects}
+    chosen = {key: list(dict.fromkeys([*found.get(key, ()), *settings[key]])) for key in selects}
     return {**record, "settings": found | chosen}
 
 

@@ -347,45 +347,68 @@ def embedded(corpus: Corpus, folder: Path) -> tuple[NDArray[np.float32], float]:
         return kept["vectors"], float(kept["seconds"])
 
 
-def fastopic(task: Task) -> Fit:
-    """FASTopic at its defaults."""
+def _used_words(train: Corpus) -> tuple[NDArray[np.int64], list[str]]:
+    """Positions and words of the words with training tokens."""
+    used = np.flatnonzero(np.asarray(train.word_totals))
+    return used, np.array(train.vocabulary)[used].tolist()
+
+
+def fastopic(task: Task, **options: Any) -> Fit:
+    """FASTopic at its defaults.
+
+    Args:
+        task: The task.
+        **options: Options of FASTopic. Its manual raises ``DT_alpha`` from 3 to 5, 10 or 15 for
+            short texts with repetitive topics.
+    """
     from fastopic import FASTopic
 
     vectors, embedding_seconds = embedded(task.train, task.folder)
     _seed(task.seed)
-    counts, words = task.train.to_scipy(), list(task.train.vocabulary or ())
+    used, words = _used_words(task.train)
+    counts = task.train.to_scipy()[:, used]
     counted = SimpleNamespace(preprocess=lambda _: {"train_bow": counts, "vocab": words})
-    model = FASTopic(task.num_topics, preprocess=counted, device="cpu", doc_embed_model=object())
+    model = FASTopic(
+        task.num_topics, preprocess=counted, device="cpu", doc_embed_model=object(), **options
+    )
     texts, stopwatch = [""] * task.train.num_docs, Stopwatch()
     with stopwatch:
         model.fit_transform(texts, preset_doc_embeddings=vectors)
+    weights = np.zeros((task.num_topics, task.train.num_words))
+    weights[:, used] = model.get_beta()
     return Fit(
-        model.get_beta(),
+        weights,
         lambda corpus: model.transform(
             doc_embeddings=torch.from_numpy(embedded(corpus, task.folder)[0])
         ),
         stopwatch.cpu_seconds,
         normalised=False,
-        settings={"embedding_cpu_seconds": embedding_seconds},
+        settings={"embedding_cpu_seconds": embedding_seconds, **options},
     )
 
 
-def bertopic(task: Task) -> Fit:
+def bertopic(task: Task, k_means: bool = False) -> Fit:
     """BERTopic with ``nr_topics`` as in TopMost, and proportions by its approximate distribution.
 
     The topics are the weights of words (c-TF-IDF) of its clusters, without the outliers.
+
+    Args:
+        task: The task.
+        k_means: Whether the clusters are k-means', by which its manual avoids outliers, and
+            documents have the cluster of the nearest centre.
     """
     from bertopic import BERTopic
+    from sklearn.cluster import KMeans
     from sklearn.feature_extraction.text import CountVectorizer
     from umap import UMAP
 
     vectors, embedding_seconds = embedded(task.train, task.folder)
     _seed(task.seed)
     # A word without a training token would have an infinite weight.
-    used = np.flatnonzero(np.asarray(task.train.word_totals))
-    words = np.array(task.train.vocabulary)[used].tolist()
+    used, words = _used_words(task.train)
     model = BERTopic(
-        nr_topics=task.num_topics,
+        nr_topics=None if k_means else task.num_topics,
+        hdbscan_model=KMeans(task.num_topics, random_state=task.seed) if k_means else None,
         umap_model=UMAP(n_components=5, min_dist=0.0, metric="cosine", random_state=task.seed),
         vectorizer_model=CountVectorizer(vocabulary=words, tokenizer=str.split, lowercase=False),
     )
@@ -396,9 +419,17 @@ def bertopic(task: Task) -> Fit:
     found = model.c_tf_idf_.toarray()[int(min(assigned) < 0) :]
     weights = np.zeros((len(found), task.train.num_words))
     weights[:, used] = found
+
+    def proportions(corpus: Corpus) -> NDArray[np.floating]:
+        texts = [" ".join(text) for text in texts_of(corpus)]
+        if not k_means:
+            return np.asarray(model.approximate_distribution(texts)[0])
+        assigned, _ = model.transform(texts, embedded(corpus, task.folder)[0])
+        return np.eye(task.num_topics)[np.asarray(assigned)]
+
     return Fit(
         weights,
-        lambda corpus: model.approximate_distribution([" ".join(t) for t in texts_of(corpus)])[0],
+        proportions,
         stopwatch.cpu_seconds,
         normalised=False,
         settings={

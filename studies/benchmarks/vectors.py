@@ -39,8 +39,18 @@ import torch
 from numpy.typing import NDArray
 
 import torch_lntm as lntm
+from studies.benchmarks import misleading
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
-from studies.benchmarks.neural import SYSTEMS, Fit, Task, ours, topica_etm, vectors_of
+from studies.benchmarks.neural import (
+    SYSTEMS,
+    Fit,
+    Task,
+    bertopic,
+    fastopic,
+    ours,
+    topica_etm,
+    vectors_of,
+)
 from studies.benchmarks.quality import packed, unpacked
 from studies.benchmarks.splits import Difference, Scores, difference, pooled
 from studies.benchmarks.topic_scores import (
@@ -92,6 +102,8 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Task], Fit]]] = {
     "vectors, USE": ((_USE,), partial(with_vectors, source="USE")),
     "topica ETM": (("topica", _GLOVE), topica_etm),
     **{name: SYSTEMS[name] for name in ("topica LDA, tuned", "FASTopic", "BERTopic")},
+    "FASTopic, DT_alpha 10": (SYSTEMS["FASTopic"][0], partial(fastopic, DT_alpha=10.0)),
+    "BERTopic, k-means": (SYSTEMS["BERTopic"][0], partial(bertopic, k_means=True)),
 }
 
 
@@ -106,6 +118,7 @@ class Settings:
         num_topics: Numbers of topics.
         seeds: Seeds, each of a split, of training documents, of a hold-out and of the fits.
         conditions: Conditions and peers to fit.
+        misleading: Numbers of simulated documents, for vectors that mislead.
         max_test_docs: Largest number of documents with scored words.
         tolerance: Monte-Carlo standard error of the scores, nats per token.
     """
@@ -118,12 +131,13 @@ class Settings:
     num_topics: tuple[int, ...] = (50, 20)
     seeds: tuple[int, ...] = (0, 1, 2)
     conditions: tuple[str, ...] = tuple(CONDITIONS)
+    misleading: tuple[int, ...] = (300, 1000, 3000)
     max_test_docs: int = MAX_TEST_DOCS
     tolerance: float = 0.004
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        whole = {"documents": 0, "num_topics": 2, "seeds": 0, "max_test_docs": 1}
+        whole = {"misleading": 1, "documents": 0, "num_topics": 2, "seeds": 0, "max_test_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "conditions", CONDITIONS)
         check_filled(self, "corpora", "documents", "num_topics", "seeds")
@@ -136,11 +150,13 @@ class Result:
     Attributes:
         splits: One for each corpus, number of documents and seed.
         rows: One for each split, number of topics and condition.
+        misleading: One for each number of simulated documents, seed and kind of vectors.
         skipped: Skipped conditions, and their missing libraries.
     """
 
     splits: list[dict[str, Any]]
     rows: list[dict[str, Any]]
+    misleading: list[dict[str, Any]]
     skipped: dict[str, str]
 
 
@@ -249,7 +265,13 @@ def run(settings: Settings, cells: Cells) -> Result:
                 for key, row in zip(keys, cells.each(keys, compare), strict=True)
             ]
             made.cache_clear()
-    return Result(splits, rows, {name: lib for name, lib in lacking.items() if lib is not None})
+    keys = list(product(["misleading"], settings.misleading, settings.seeds, misleading.KINDS))
+    simulated = [
+        _row(misleading.KEY, key, row)
+        for key, row in zip(keys, cells.each(keys, misleading.compare), strict=True)
+    ]
+    skipped = {name: lib for name, lib in lacking.items() if lib is not None}
+    return Result(splits, rows, simulated, skipped)
 
 
 def _row(names: Sequence[str], key: Sequence[Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -385,6 +407,8 @@ def tables(result: Result) -> str:
             others.setdefault(num_topics, []).append(place | line | {"c": _strength(rows)})
     text = [f"K = {k}:\n\n{table_of(lines)}" for k, lines in pairs.items()]
     text += [f"All conditions, K = {k}:\n\n{table_of(lines)}" for k, lines in others.items()]
+    if result.misleading:
+        text.append(f"Vectors that mislead:\n\n{misleading.table(result.misleading)}")
     text += [f"skipped: {name} ({lib} is not installed)" for name, lib in result.skipped.items()]
     return "\n\n".join(text)
 
@@ -459,6 +483,7 @@ STUDY = Study(
         "seeds": (0,),
         "conditions": (PLAIN, VECTORS),
         "max_test_docs": 200,
+        "misleading": (300,),
     },
-    selects=("corpora", "documents", "num_topics", "seeds", "conditions"),
+    selects=("corpora", "documents", "num_topics", "seeds", "conditions", "misleading"),
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from studies.__main__ import load
-from studies.benchmarks import vectors
+from studies.benchmarks import misleading, vectors
 from studies.benchmarks.topic_scores import intruders_found
 from studies.measure import measure
 from torch_lntm.evaluation import paired_difference
@@ -52,6 +52,27 @@ def test_a_thinned_split_keeps_the_words_and_the_scored_tokens(texts: Path) -> N
     assert vectors.split_of(str(texts), 180, 0, 500) is None
 
 
+def test_rivals_share_a_subject_and_misleading_vectors_confuse_them() -> None:
+    corpus = misleading.documents_of(4000, 0)
+    labels = np.asarray(corpus.labels).astype(int)
+    counts = corpus.to_scipy().toarray()
+    first, rival = (counts[labels == k].sum(0) for k in (0, 1))
+    size = misleading.SUBJECT + 2 * misleading.OPINION
+    ends = misleading.SUBJECT, misleading.SUBJECT + misleading.OPINION
+    subject, own, other = (x.sum() for x in np.split(first[:size], ends))
+    # A document's own topic has 0.7 + 0.3 / 20 of its tokens, and its rival has 0.3 / 20.
+    assert own / first.sum() == pytest.approx(0.5 * 0.715, abs=0.02)
+    assert other / first.sum() == pytest.approx(0.5 * 0.015, abs=0.01)
+    assert subject / first.sum() == pytest.approx(0.5 * 0.73, abs=0.02)
+    assert rival[ends[1] : size].sum() / rival.sum() == pytest.approx(0.5 * 0.715, abs=0.02)
+    means = {
+        kind: [x.mean(0) for x in np.split(misleading.vectors_for(kind, 0)[:size], ends)]
+        for kind in ("follow", "mislead")
+    }
+    apart = {kind: np.linalg.norm(x[1] - x[2]) for kind, x in means.items()}
+    assert apart["mislead"] < 1.5 < 3 < apart["follow"]
+
+
 @pytest.mark.slow
 def test_the_study_compares_conditions(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,13 +93,16 @@ def test_the_study_compares_conditions(
         num_topics=(4,),
         seeds=(0, 1),
         conditions=(vectors.PLAIN, vectors.VECTORS, "FASTopic"),
+        misleading=(40,),
         tolerance=0.05,
     )
+    monkeypatch.setattr(misleading, "TEST", 30)
     study = load("vectors")
     result = measure("vectors", study, chosen, tmp_path / "out", progress=False)
     assert result.skipped == {"FASTopic": "no_such_library"}
     assert [(s["documents"], s["num_docs"]) for s in result.splits] == [(30, 30)] * 2
     assert len(result.rows) == 4
+    assert [row["vectors"] for row in result.misleading] == [*misleading.KINDS] * 2
     plain, other = (
         [row for row in result.rows if row["condition"] == condition]
         for condition in (vectors.PLAIN, vectors.VECTORS)

@@ -110,45 +110,6 @@ class WordVectors:
         totals = np.ones(len(self.found)) if word_totals is None else np.asarray(word_totals)
         return float(totals[self.found].sum() / max(totals.sum(), 1))
 
-    def topics(self, num_topics: int, word_totals: Any, seed: int = 0) -> NDArray[np.float64]:
-        """Initial topics from clusters of the vectors, for texts in several languages.
-
-        Topics that a fit finds by itself begin with words that occur together, which words of two
-        languages seldom do. Words of one meaning are near each other in all languages if the
-        vectors are of a common space, so that clusters of them join the languages.
-
-        Args:
-            num_topics: Number of topics K.
-            word_totals: ``(num_words,)`` tokens of each word, such as ``corpus.word_totals``.
-            seed: Seed of the clusters (k-means).
-
-        Returns:
-            ``(num_topics, num_words)`` word probabilities, all positive.
-
-        Raises:
-            ConfigError: Fewer words have a vector than there are topics.
-
-        Example:
-            >>> rows = [[1.0, 0.1], [1.0, 0.2], [0.1, 1.0], [0.2, 1.0]]
-            >>> vectors = lntm.corpus.WordVectors.of(rows, ["dog", "hund", "tax", "steuer"])
-            >>> sorted(vectors.topics(2, [9, 9, 9, 9]).round(3)[:, 0].tolist())
-            [0.025, 0.475]
-        """
-        from sklearn.cluster import KMeans
-
-        found, weights = self.found, np.asarray(word_totals) + 0.5
-        if found.sum() < num_topics:
-            raise ConfigError(
-                f"{found.sum()} words have a vector; expected at least {num_topics}, one a topic"
-            )
-        clusters = KMeans(num_topics, n_init=10, random_state=seed)
-        labels = np.full(len(found), -1)
-        labels[found] = clusters.fit_predict(self.vectors[found], sample_weight=weights[found])
-        topics = weights * (labels == np.arange(num_topics)[:, None])
-        topics /= topics.sum(1, keepdims=True)
-        # A tenth of each topic is the corpus's words, so that any word may join any topic.
-        return 0.9 * topics + 0.1 * weights / weights.sum()
-
     def to_json(self) -> dict[str, list[int]]:
         """The size, since a saved model has the numbers."""
         return {"size": list(self.vectors.shape)}

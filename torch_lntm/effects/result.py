@@ -637,17 +637,16 @@ class Effects:
         quantities: Iterable[Quantity],
         what: Sequence[Mapping[str, Any]],
         level: float,
-        freedom: float | None = None,
         is_effect: bool = True,
     ) -> pd.DataFrame:
         """Estimates of quantities, pooled by Rubin's rules.
+
+        With random terms, degrees of freedom are the fewest of the columns in a quantity's row.
 
         Args:
             quantities: The quantities.
             what: Term or values of each.
             level: Probability of the intervals.
-            freedom: Degrees of freedom. Defaults to the fewest of the columns in the quantities'
-                rows, with random terms.
             is_effect: Whether 0 means no effect.
         """
         found, each = [], np.full(len(self.formula.names), self.regression.freedom)
@@ -659,7 +658,7 @@ class Effects:
             used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
             least = np.where(used, each, self.regression.freedom).min()
             numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
-            ends = intervals(*numbers, freedom or least, level, quantity.scale)
+            ends = intervals(*numbers, least, level, quantity.scale)
             found.append(np.stack([numbers[0], *ends]))
         return self._frame(np.stack(found, -1), what, is_effect)
 

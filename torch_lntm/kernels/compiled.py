@@ -9,8 +9,7 @@ kernels themselves are in :mod:`torch_lntm.kernels.numba_ops`, and
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from threading import get_ident
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,10 @@ from torch_lntm.kernels import numba_ops as ops
 from torch_lntm.kernels.threads import share
 
 _TAU = 2.0 * math.pi
+#: Work spaces of each thread, with their sizes, by the kernels that use them.
+_spaces = local()
+#: Largest number of probabilities in a work space that a thread keeps.
+MOST_KEPT = 2**20
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -77,25 +80,24 @@ def _chart(
     )
 
 
-def _divided(
-    documents: ops.Documents, num_chains: int, dim: int
-) -> tuple[NDArray[np.int64], int, dict[int, ops.Block]]:
-    """Division of the chains of documents into blocks; see :func:`numba_ops.divide`.
+def _space(kernel: str, make: Any, num_words: int, num_topics: int, *rest: Any) -> Any:
+    """Work space of this thread for a kernel, which it keeps for the next call.
+
+    New memory takes longer than some kernels, because the system clears it at the first use.
 
     Args:
-        documents: The documents.
-        num_chains: Number of chains of each document.
-        dim: Dimension of z.
-
-    Returns:
-        Offsets and number of the blocks, and a work space for whichever thread asks for its own.
+        kernel: Name of the kernel.
+        make: Function that makes the space from the other arguments.
+        num_words: Number of words. A space for more serves as well.
+        num_topics: Number of topics.
+        *rest: Further arguments.
     """
-    words, row_offsets = documents.words, documents.row_offsets
-    most_words = ops.BLOCK_BYTES // (ops.padded(words.shape[1]) * words.itemsize)
-    offsets = np.empty((len(row_offsets) - 1) * num_chains + 1, np.int64)
-    number, longest = ops.divide(row_offsets, num_chains, most_words, offsets)
-    sizes = words.shape[1], dim, longest, words.dtype
-    return offsets, number, defaultdict(lambda: ops.new_block(*sizes))
+    spaces, sizes = vars(_spaces), (num_topics, *rest)
+    if num_words * num_topics > MOST_KEPT:
+        return make(num_words, *sizes)
+    if kernel not in spaces or spaces[kernel][0] < num_words or spaces[kernel][1] != sizes:
+        spaces[kernel] = num_words, sizes, make(num_words, *sizes)
+    return spaces[kernel][2]
 
 
 # -- operations ------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def expected_counts(
     longest = int(np.diff(args[2]).max(initial=0))
 
     def work(first: int, end: int) -> None:
-        pad = ops.new_pad(num_topics, longest, floor, args[1].dtype)
+        pad = _space("counts", ops.new_pad, longest, num_topics, floor, args[1].dtype)
         ops.expected_counts(pad, *args, first, end)
 
     share(work, len(weights), len(counts) * num_topics)
@@ -155,7 +157,8 @@ def word_counts(
     def work(first: int, end: int) -> None:
         ops.word_counts(*args, first, end)
 
-    share(work, len(words), ratio.numel() * words.shape[1])
+    # Each row comes from anywhere in the memory.
+    share(work, len(words), 3 * (ratio.numel() + len(words)) * words.shape[1])
     return result
 
 
@@ -188,7 +191,7 @@ def start_step(
     longest = int(np.diff(step.row_offsets).max(initial=0))
 
     def visit(first: int, end: int) -> None:
-        pad = ops.new_pad(num_topics, longest, floor, dtype)
+        pad = _space("start", ops.new_pad, longest, num_topics, floor, dtype)
         ops.start_documents(pad, topics, step, sweeps, concentration, first, end)
 
     def add(first: int, end: int) -> None:
@@ -310,9 +313,13 @@ def visit(
     sizes = [_array(x).reshape(rows) for x in adaptation]
     sizes += [np.empty(0)] * (5 - len(sizes))
     metric = state[0].new_empty(0, 0) if factor is None else factor.to(state[0].dtype)
-    offsets, num_blocks, spaces = _divided(held, num_chains, dim)
+    most_words = ops.BLOCK_BYTES // (ops.padded(words.shape[1]) * words.element_size())
+    offsets = np.empty(rows + 1, np.int64)
+    num_blocks, longest = ops.divide(held.row_offsets, num_chains, most_words, offsets)
+    space = max(longest, most_words), words.shape[1], dim, held.words.dtype
     # A whole number, such as a jitter of 0, would compile all kernels again.
-    settings = ops.Settings(*settings[:4], *map(float, settings[4:]))
+    last = map(float, settings[4:])
+    settings = ops.Settings(settings[0] or with_counts, *settings[1:4], *last)
     args = (
         held,
         _chart(*form),
@@ -328,11 +335,10 @@ def visit(
     )
 
     def work(first: int, end: int) -> None:
-        ops.visit(spaces[get_ident()], *args, first, end)
+        ops.visit(_space("visit", ops.new_block, *space), *args, first, end)
 
-    steps = settings.num_steps * number
     effort = (len(held.counts) * num_chains + rows * dim) * held.words.shape[1]
-    share(work, num_blocks, steps * effort)
+    share(work, num_blocks, settings.num_steps * number * effort)
     return state, adaptation, outcome, (theta, ratio)
 
 

@@ -31,8 +31,9 @@ T = TypeVar("T")
 #: Smallest pieces of work for each thread. Large pieces come first, because each takes 10 µs more,
 #: and small ones last, so that threads end together.
 PIECES = 8
-#: Least effort for each thread, in multiplications. A smaller share takes less time than waking it.
-LEAST_EFFORT = 3 * 2**19
+#: Least effort for each thread, in multiplications. A smaller share takes less time than waking it,
+#: and than moving its memory from the cache of another core.
+LEAST_EFFORT = 6 * 2**20
 #: Largest effort of a piece, a few hundredths of a second. Ctrl-C waits for a piece to end.
 MOST_EFFORT = 2**28
 

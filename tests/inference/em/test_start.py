@@ -14,6 +14,9 @@ from support.pairs import FAMILIES, make_model
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.guides import TaylorGuide
+from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import anchors, merging
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
@@ -32,6 +35,7 @@ from torch_lntm.inference.em.start import (
     document_topics,
     mixed_topics,
     start_concentration,
+    vector_topics,
 )
 from torch_lntm.models import TopicModel, ctm
 
@@ -386,6 +390,26 @@ def test_a_start_begins_with_anchor_words_and_a_restart_with_documents() -> None
         found = [initial_topics(name, seed, restart) for seed in (0, 1)]
         assert np.abs(found[0] - found[1]).max() > 1e-3
         assert np.abs(found[0] - expected).max() > 1e-3
+
+
+def test_topics_from_vectors_join_documents_of_similar_meaning() -> None:
+    counts = np.kron(np.eye(4, dtype=int), np.full((5, 2), 3))
+    vectors = np.repeat([[1.0, 0.1], [0.1, 1.0]] * 2, 2, axis=0)
+    topics = vector_topics(Corpus.from_matrix(counts), np.arange(20), vectors, 2, 0).numpy()
+    np.testing.assert_allclose(topics.sum(1), 1.0)
+    first = topics[topics[:, 0].argmax()]
+    assert first[[0, 1, 4, 5]].min() > 5 * first[[2, 3, 6, 7]].max() > 0
+    few = vector_topics(Corpus.from_matrix(counts[:2]), np.arange(2), vectors, 7, 0)
+    assert 1 <= len(few) <= 2
+    assert few.min() > 0
+
+
+def test_topics_from_vectors_need_vectors() -> None:
+    model = ctm(4, 30)
+    with pytest.raises(ConfigError, match="word vectors"):
+        MonteCarloEM(model, start="vectors")
+    with pytest.raises(ConfigError, match="word vectors"):
+        VariationalEM(model, TaylorGuide(model), start="vectors")
 
 
 def loss_by_definition(words: np.ndarray, documents: np.ndarray) -> float:

@@ -138,10 +138,12 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         start: ``"lda"`` takes topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM`, and inflates the covariance by
             ``prior.inflate_covariance``. ``"documents"`` makes only one epoch of it, from random
-            documents, and ``"model"`` keeps the parameters of the model and draws the chains from
-            the prior. The chains of an earlier fit, ``result.chains``, also keep the parameters,
-            and go on in the documents that the fit had. Others start from the prior. A few epochs
-            then follow a corpus that has changed a little.
+            documents. ``"vectors"`` takes topics from clusters of documents by their word vectors,
+            which suits up to some thousand short documents, and texts in several languages.
+            ``"model"`` keeps the parameters of the model and draws the chains from the prior. The
+            chains of an earlier fit, ``result.chains``, also keep the parameters, and go on in the
+            documents that the fit had. Others start from the prior. A few epochs then follow a
+            corpus that has changed a little.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
 
@@ -199,7 +201,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         if isinstance(start, KeptChains):
             start.check(model, num_chains)
             start = "model"
-        check_start(start)
+        check_start(start, model)
         updates = model.topics.updates
         topic_update = topic_update or updates[0]
         if topic_update not in updates:

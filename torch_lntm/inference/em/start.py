@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -35,11 +36,13 @@ from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
-StartName = Literal["lda", "documents", "model"]
+StartName = Literal["lda", "documents", "vectors", "model"]
 
 #: Number of random documents in an initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
+#: The same share in topics from vectors, and largest number of documents that form clusters.
+VECTOR_SHARE, CLUSTERED = 0.1, 50_000
 #: Approximate largest number of tokens of the documents in which anchor words are searched.
 ANCHOR_TOKENS = 2_000_000
 #: Dirichlet pseudo-tokens of a document during the start, on the softmax scale: their sum as a
@@ -61,10 +64,15 @@ MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
 MERGER_TOKENS = 40
 
 
-def check_start(name: str) -> None:
-    """Raise a ConfigError unless a start has this name."""
+def check_start(name: str, model: TopicModel) -> None:
+    """Raise a ConfigError unless a start has this name and suits the model."""
     if name not in get_args(StartName):
         raise ConfigError(f"start {name!r}; expected one of {', '.join(get_args(StartName))}")
+    if name == "vectors" and model.topics.word_vectors is None:
+        raise ConfigError(
+            "start 'vectors' is for topics with word vectors, such as those of models.ctm(..., "
+            "word_vectors=vectors)"
+        )
 
 
 def document_topics(
@@ -92,14 +100,52 @@ def document_topics(
     return mixed_topics(corpus, seeds / seeds.sum(1, keepdims=True))
 
 
-def mixed_topics(corpus: Corpus, topics: NDArray[np.float64]) -> Tensor:
-    """Mix topics ``(num_topics, num_words)`` with the corpus's word frequencies, in place.
+def vector_topics(
+    corpus: Corpus,
+    documents: NDArray[np.int64],
+    vectors: NDArray[np.float64],
+    num_topics: int,
+    seed: int,
+) -> Tensor:
+    """Topics from clusters of documents with words of similar meaning.
+
+    A document's vector is the sum of its words' vectors, in which rare words count more.
+
+    Args:
+        corpus: The corpus.
+        documents: Positions of the non-empty documents, in random order.
+        vectors: ``(num_words, R)`` vectors of words, 0 for words without one.
+        num_topics: Number of topics.
+        seed: Seed of the clusters (k-means).
+
+    Returns:
+        ``(n, num_words)`` float64, all positive. n is ``num_topics``, or the number of documents if
+        this is smaller.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    counts, frequency = corpus.to_scipy()[documents[:CLUSTERED]], word_frequencies(corpus)
+    num_docs, occurrences = counts.shape[0], np.bincount(counts.indices, minlength=len(vectors))
+    rarity = np.log((1 + num_docs) / (1 + occurrences))
+    sums = counts @ (rarity[:, None] * (vectors - frequency @ vectors))
+    sums /= np.linalg.norm(sums, axis=1, keepdims=True).clip(min=1e-30)
+    clusters = MiniBatchKMeans(min(num_topics, num_docs), n_init=3, random_state=seed).fit(sums)
+    # Documents times clusters, by a one in each row.
+    ones = sp.csr_matrix((np.ones(num_docs), clusters.labels_, np.arange(num_docs + 1)))
+    topics = np.asarray((ones.T @ counts).todense()) + frequency
+    return mixed_topics(corpus, topics / topics.sum(1, keepdims=True), VECTOR_SHARE)
+
+
+def mixed_topics(
+    corpus: Corpus, topics: NDArray[np.float64], share: float = BACKGROUND_SHARE
+) -> Tensor:
+    """Mix topics ``(num_topics, num_words)`` with a share of the corpus's frequencies, in place.
 
     Returns:
         The topics, all positive.
     """
-    topics *= 1 - BACKGROUND_SHARE
-    topics += BACKGROUND_SHARE * word_frequencies(corpus)
+    topics *= 1 - share
+    topics += share * word_frequencies(corpus)
     return torch.from_numpy(topics)
 
 
@@ -258,6 +304,9 @@ class Start:
     topics with the most tokens. Nothing merges if documents have fewer than 40 tokens on average,
     or if keywords decide which topics there are.
 
+    With ``name="vectors"`` the topics are those of :func:`vector_topics`. They stay, because LDA
+    does not know what words mean.
+
     Every process makes every step, because a step is so small that sharing it would take longer
     than making it. In a large corpus the steps of ``"lda"`` visit a sample of the documents. Prior
     and means come from the final proportions, which each process computes for its own documents.
@@ -266,7 +315,7 @@ class Start:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
             epoch.
         shard: The documents of this process. All processes continue from the counts of the first.
-        name: ``"lda"``, or ``"documents"`` for one epoch.
+        name: ``"lda"``, or ``"documents"`` or ``"vectors"`` for one epoch.
         epochs: Number of epochs of ``"lda"``. By default there are enough for 1,200 updates,
             between 3 and 40.
         seed: Seed of the order of documents, and of the documents in the initial topics.
@@ -293,7 +342,7 @@ class Start:
         self.name, self.seed = name, seed
         # A single epoch of a sample would have too few steps.
         self.sample = shard
-        if name != "documents" or shard.part is not None:
+        if name == "lda" or shard.part is not None:
             self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus
         #: Tokens of all documents. The topics' word counts are on this scale.
@@ -303,7 +352,7 @@ class Start:
         self.step_docs = default_step_docs(num_docs, length, model.num_topics)
         self.concentration = start_concentration(model.num_topics, length)
         self.epochs = 1
-        if name != "documents":
+        if name == "lda":
             steps = math.ceil(num_docs / self.step_docs)
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
         self.mergers: list[int] = []
@@ -364,6 +413,11 @@ class Start:
         if keywords is not None:
             parts.append(torch.from_numpy(keywords.initial_topics(corpus)))
         missing = num_topics - sum(map(len, parts))
+        vectors = self.model.topics.word_vectors
+        if self.name == "vectors" and vectors is not None and missing:
+            rows = vectors.double().cpu().numpy()
+            parts.append(vector_topics(corpus, self.order, rows, missing, self.seed + restart))
+            missing -= len(parts[-1])
         if self.name == "lda" and not restart:
             if keywords is not None and missing:
                 parts.append(mixed_topics(corpus, word_frequencies(corpus)[None]))
@@ -403,7 +457,8 @@ class Start:
         topics, theta = self.model.topics, self._table(state)
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
-        compiled = fused.is_compiled(state.word_counts)
+        is_fixed = self.name == "vectors"
+        compiled = fused.is_compiled(state.word_counts) and not is_fixed
         for words, batch in self._steps():
             self.processes.poll()
             state.updates += 1
@@ -417,7 +472,8 @@ class Start:
                 assert counts.word_counts is not None
                 objective += counts.log_likelihood.sum().double()
                 totals = counts.topic_counts.sum(0, dtype=torch.float64)
-                running.blend_(words, counts.word_counts, totals, weight, scale)
+                if not is_fixed:
+                    running.blend_(words, counts.word_counts, totals, weight, scale)
             bar.update(batch.num_docs)
         running.apply_scale()
         return float(objective)

@@ -71,8 +71,9 @@ class VariationalEM(Engine[VariationalResult]):
             could still rise by many times the tolerance; use 1e-5 for its optimum.
         start: ``"lda"`` for a stochastic fit of LDA, whose topics begin with the neighbours of
             anchor words, and in restarts with the words of random documents. ``"documents"`` makes
-            only one epoch of it, from random documents, and ``"model"`` continues from the
-            parameters of the model.
+            only one epoch of it, from random documents. ``"vectors"`` takes topics from clusters of
+            documents by their word vectors, and ``"model"`` continues from the parameters of the
+            model.
         start_epochs: Number of epochs of ``"lda"``. The default makes about 1,200 updates, in 3 to
             40 epochs.
         stepwise_epochs: Number of epochs of the stepwise phase, which 0 skips. The default makes
@@ -122,7 +123,7 @@ class VariationalEM(Engine[VariationalResult]):
         progress: bool = True,
     ) -> None:
         require_guide(guide, model)
-        check_start(start)
+        check_start(start, model)
         if isinstance(annealing, str):
             if annealing != "ahmed-xing":
                 raise ConfigError(f"annealing {annealing!r}; expected 'ahmed-xing' or a schedule")

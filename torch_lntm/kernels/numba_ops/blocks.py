@@ -59,7 +59,7 @@ class Block(NamedTuple):
             :func:`place_of`. Sums read the memory from the beginning to the end.
         counts: Counts of these words.
         s: Probabilities of these words.
-        ratio: Their counts divided by these.
+        ratio: ``(rows, ..)`` their counts divided by these, in each row.
         begin: First of the words of a row.
         end: End of the words of a row.
         row: Number of a row in the state of all chains.
@@ -108,7 +108,7 @@ class Block(NamedTuple):
     chance: Array
 
 
-def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
+def new_block(num_words: int, num_topics: int, dim: int, dtype: Any) -> Block:
     """Work space for blocks of at most ``num_words`` padded words."""
     # The last numbers of z, one for each topic in a factor space, are read with their padding.
     width, depth, rows = padded(num_topics), padded(max(dim, 1)) + WIDTH, WIDTH
@@ -120,7 +120,7 @@ def new_block(num_topics: int, dim: int, num_words: int, dtype: Any) -> Block:
         words=zeros(num_words // WIDTH, width * WIDTH),
         counts=zeros(num_words),
         s=zeros(num_words),
-        ratio=zeros(num_words),
+        ratio=zeros(rows, num_words),
         begin=zeros(rows, dtype=np.int64),
         end=zeros(rows, dtype=np.int64),
         row=zeros(rows, dtype=np.int64),
@@ -298,7 +298,7 @@ def words_pass(block, documents, first, end, row):
         row: Row of theta and of the slope.
     """
     rows, theta, gradient = block.words, block.theta, block.slope
-    counts, s, ratio = block.counts, block.s, block.ratio
+    counts, s, ratio = block.counts, block.s, block.ratio[row]
     width, a, cast = theta.shape[1], documents.concentration, theta.dtype.type
     none, floor = lanes_of(cast(0)), lanes_of(cast(documents.floor))
     for k in range(0, width, WIDTH):

@@ -95,7 +95,7 @@ def expected_counts(
             topic_counts[doc, k] = weights[doc, k] * pad.slope[0, k]
         log_likelihood[doc] = words_log_likelihood(pad.counts, pad.s, 0, j - i, math.inf)
         for entry in range(i, j):
-            ratio[entry] = pad.ratio[entry - i]
+            ratio[entry] = pad.ratio[0, entry - i]
 
 
 @inlined

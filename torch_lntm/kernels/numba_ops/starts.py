@@ -91,7 +91,7 @@ class Pad(NamedTuple):
         words: Rows of a document's words; see :func:`_copy_row`.
         counts: Counts of these words.
         s: Their probabilities.
-        ratio: Counts divided by the probabilities.
+        ratio: ``(1, ..)`` counts divided by the probabilities.
         theta: ``(1, width)``.
         slope: ``(1, width)``.
         concentration: As for :class:`Documents`; infinite.
@@ -108,14 +108,14 @@ class Pad(NamedTuple):
     floor: float
 
 
-def new_pad(num_topics: int, longest: int, floor: float, dtype: Any) -> Pad:
+def new_pad(longest: int, num_topics: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
     width, height = padded(num_topics + 1), padded(longest)
     shapes = (
         (height // WIDTH, width * WIDTH),
         (height,),
         (height,),
-        (height,),
+        (1, height),
         (1, width),
         (1, width),
     )
@@ -208,7 +208,7 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
             _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
         step.value[doc] = words_log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
         for at in range(size):
-            step.ratio[begin + at] = pad.ratio[at]
+            step.ratio[begin + at] = pad.ratio[0, at]
 
 
 @kernel

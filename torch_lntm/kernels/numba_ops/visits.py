@@ -117,7 +117,8 @@ class Settings(NamedTuple):
     """Numbers that all chains of a visit share.
 
     Attributes:
-        evaluate: Whether densities and gradients at the start have yet to be computed.
+        evaluate: Whether to compute densities and gradients at the start, and counts if they are
+            asked for.
         num_past: Transitions before this visit.
         warmup_steps: Transitions that adapt step sizes.
         num_steps: Leapfrog steps of a transition.
@@ -267,11 +268,11 @@ def _write_counts(block, documents, counts, i):
         counts.theta[row, k] = block.theta[i, k]
     first = documents.row_offsets[doc]
     for j in range(documents.row_offsets[doc + 1] - first):
-        counts.ratio[chain, first + j] = block.ratio[begin + j]
+        counts.ratio[chain, first + j] = block.ratio[i, begin + j]
 
 
 @inlined
-def _evaluate(block, documents, chart, num_rows, with_value, counts, with_counts):
+def _evaluate(block, documents, chart, num_rows, with_value):
     """Gradients of log likelihood and log prior at the block's z, and what is asked for."""
     num_docs, a = len(documents.lengths), documents.concentration
     cast, theta, slope = block.z.dtype.type, block.theta, block.slope
@@ -282,8 +283,6 @@ def _evaluate(block, documents, chart, num_rows, with_value, counts, with_counts
         _logits(chart, block, i)
         softmax_(theta, i)
         words_pass(block, documents, begin, end, i)
-        if with_counts:
-            _write_counts(block, documents, counts, i)
         total = lanes_of(cast(0))
         for k in range(0, width, WIDTH):
             g = times(load(slope, (i, k)), load(theta, (i, k)))
@@ -344,12 +343,14 @@ def _finish(block, state, num_rows):
 
 
 @inlined
-def _keep(block, i, prior):
-    """Make a proposal the state of its chain."""
+def _keep(block, documents, counts, i, prior):
+    """Make a proposal the state of its chain, and write its counts if they are asked for."""
     for k in range(0, block.z.shape[1], WIDTH):
         store(block.position, (i, k), load(block.z, (i, k)))
         store(block.gradient, (i, k), load(block.g, (i, k)))
     block.prior[i], block.likelihood[i] = prior, block.value[i]
+    if len(counts.theta):
+        _write_counts(block, documents, counts, i)
 
 
 @inlined
@@ -512,15 +513,15 @@ def visit(
     num_docs, cast = len(documents.lengths), block.z.dtype.type
     weight = cast(temperature)
     num_chains = len(state.log_prior) // max(1, num_docs)
-    num_transitions, num_counts = outcome.acceptance.shape[0], min(1, len(counts.theta))
+    num_transitions = outcome.acceptance.shape[0]
     for b in range(first, end):
         num_rows = offsets[b + 1] - offsets[b]
         fill(block, documents, num_chains, chart.loc, offsets[b], offsets[b + 1])
         _start(block, state, num_rows)
-        # Transition −1 only evaluates the states, and the last one writes their counts. The code of
-        # all functions is copied to where they are called, so the evaluation stands here once.
-        for number in range(-1 if settings.evaluate else 0, num_transitions + num_counts):
-            moves = number >= 0 and number < num_transitions
+        # Transition −1 only evaluates the states. The code of all functions is copied to where they
+        # are called, so the evaluation stands here once.
+        for number in range(-1 if settings.evaluate else 0, num_transitions):
+            moves = number >= 0
             for i in range(num_rows):
                 for k in range(0, block.z.shape[1], WIDTH):
                     store(block.z, (i, k), load(block.position, (i, k)))
@@ -531,8 +532,7 @@ def visit(
             num_steps = settings.num_steps if moves else 1
             for step in range(num_steps):
                 last = step == num_steps - 1
-                with_counts = number == num_transitions
-                _evaluate(block, documents, chart, num_rows, last, counts, with_counts)
+                _evaluate(block, documents, chart, num_rows, last)
                 kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
                 for i in range(num_rows if moves else 0):
                     _kick_and_drift(block, factor, num_docs, i, weight, kick, drift)
@@ -551,7 +551,7 @@ def visit(
                         step_size = _adapt(adaptation, settings, row, number, chance)
                         outcome.step_size[number, row] = step_size
                 if accepted:
-                    _keep(block, i, prior)
+                    _keep(block, documents, counts, i, prior)
             if not goes_on:
                 break
         _finish(block, state, num_rows)

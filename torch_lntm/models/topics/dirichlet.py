@@ -202,6 +202,11 @@ class DirichletTopics(LogitTopics):
             self.meaning.prepare_(corpus)
 
     @property
+    def word_vectors(self) -> Tensor | None:
+        """See :attr:`Topics.word_vectors`."""
+        return None if self.meaning is None else self.meaning.vectors
+
+    @property
     def learning_rounds(self) -> int:
         """See :attr:`Topics.learning_rounds`."""
         return 0 if self.meaning is None else self.meaning.learning_rounds

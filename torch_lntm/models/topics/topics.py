@@ -370,6 +370,11 @@ class Topics(nn.Module):
             self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
 
     @property
+    def word_vectors(self) -> Tensor | None:
+        """``(num_words, R)`` centred vectors of the words, 0 for words without one, if given."""
+        return None
+
+    @property
     def learning_rounds(self) -> int:
         """Number of rounds of :meth:`learn_` after the present epoch. 0 by default."""
         return 0
