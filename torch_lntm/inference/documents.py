@@ -98,7 +98,7 @@ class DocumentTopics:
     @property
     def topic_tokens(self) -> Tensor:
         """Expected tokens of the topics ``(num_topics,)``: sums of tokens times proportions."""
-        return torch.from_numpy(self.lengths).double() @ self.theta.double()
+        return torch.from_numpy(self.lengths.astype("float64")) @ self.theta.double()
 
     @property
     def group_theta(self) -> Tensor:
