@@ -255,6 +255,7 @@ def test_rows_with_word_vectors_are_those_of_their_study() -> None:
     pages = Path(__file__).parents[1] / "pages"
     table = re.compile(r"^\| (\*\w+\*) \| ([\d,]+) \| (.* → .*) \|$", re.MULTILINE)
     text = (pages / "vectors.md").read_text(encoding="utf-8").split("K = 20:")[0]
+    text = re.sub(" +", " ", text)
     found = table.findall((pages / "neural.md").read_text(encoding="utf-8"))
     assert len(found) >= 9
     for corpus, number, cells in found:
