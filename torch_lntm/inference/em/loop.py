@@ -44,7 +44,7 @@ from torch_lntm.models.registry import record_settings
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
 #: Approximate number of tokens of the documents from which topics learn their prior.
-LEARNING_TOKENS = 5_000
+LEARNING_TOKENS = 2_000
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit, and ends the fit by returning True.
 Callback = Callable[[dict[str, Any]], Any]

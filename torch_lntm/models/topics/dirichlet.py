@@ -18,7 +18,7 @@ from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.levels import Levels
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.meaning import Meaning
-from torch_lntm.models.topics.topics import Topics, TopicUpdate
+from torch_lntm.models.topics.topics import Topics, TopicUpdate, softmax_of_words
 
 #: Initial concentration of draws in a joint chain, and its bounds.
 CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
@@ -399,27 +399,6 @@ def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | N
     """
     noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
     return torch.softmax(0.1 * noise, 0).mT
-
-
-def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Word probabilities that sum to 1 within rounding, and float64 log normalisers of the topics.
-
-    PyTorch's float32 softmax adds the words one after another, so that over 500,000 words its sums
-    are off by up to 1 %. ``sum`` adds in pairs and is exact to the precision of the dtype.
-
-    Args:
-        logits: ``(num_words, num_topics)``.
-    """
-    # The largest logits of the topics. ``amax`` over 16 rows at a time fills whole vector
-    # registers, so that it takes a tenth of the time of ``amax(0)``.
-    num_words, num_topics = logits.shape
-    blocks, rest = logits.detach().split([num_words // 16 * 16, num_words % 16])
-    if len(blocks):
-        blocks = blocks.reshape(-1, 16 * num_topics).amax(0).reshape(16, num_topics)
-    shift = torch.cat([blocks, rest]).amax(0)
-    weights = (logits - shift).exp_()
-    mass = weights.sum(0)
-    return weights / mass, shift.double() + mass.double().log()
 
 
 def improved_concentration(

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.topics.topics import softmax_of_words
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
-LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 100.0
-#: Rounds of learning from the first counts. These owe nothing to the vectors, and later topics come
-#: to resemble what they expect, so that the strength should begin low.
-FIRST_ROUNDS = 6
+LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 10.0
+#: Rounds of learning from the first counts.
+FIRST_ROUNDS = 3
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
 MOST_DIMENSIONS = 100
 #: Most halvings of a step.
 HALVINGS = 10
+#: Steps of EM that complete a document's proportions from half of its tokens, and the tokens that
+#: its prior is worth.
+COMPLETION_STEPS, PRIOR_TOKENS = 6, 0.5
 
 
 class Meaning(nn.Module):
@@ -36,10 +41,13 @@ class Meaning(nn.Module):
     it is a topic without vectors; for c → ∞ and s = 0 it is the embedded topic model (*Dieng, Ruiz
     & Blei 2020*) with a term for frequency. Words without a vector keep their frequency in m.
 
-    A fit learns c and α by leave-one-out: how well the other tokens of a topic predict each token
-    of it, (N_kv − 1 + s + c m_kv) / (N_k − 1 + V s + c). The fixed point is *Minka's* (2000, §3)
-    leave-one-out estimate of a Dirichlet distribution. The evidence would not do, because the
-    expected counts of a fit follow m themselves, and c would grow without a bound.
+    A fit learns α by leave-one-out: how well the other tokens of a topic predict each token of it,
+    (N_kv − 1 + s + c m_kv) / (N_k − 1 + V s + c). The fixed point is *Minka's* (2000, §3)
+    leave-one-out estimate of a Dirichlet distribution. It learns c by documents of which half is
+    predicted from the other half, with topics that never met the document. Neither the evidence nor
+    leave-one-out would do for c: a document's proportions know all of its tokens, and the expected
+    counts follow m themselves, so that c would come out up to 30 times as large as new documents
+    want it.
 
     Args:
         word_vectors: The vectors.
@@ -150,23 +158,25 @@ class Meaning(nn.Module):
         return longer
 
     def expected(self) -> Tensor:
-        """``(num_words, num_topics)`` m, the words that each topic expects."""
-        return self._log_expected().exp_()
+        """``(num_words, num_topics)`` m, the words that each topic expects.
+
+        Words without a vector keep their frequency in all topics.
+        """
+        frequencies = self.log_frequencies.softmax(0)[:, None]
+        known = frequencies * self.found[:, None]
+        return self._softmax()[0].mul_(known.sum()).add_(frequencies - known)
 
     def pseudo_tokens(self) -> Tensor:
         """``(num_words, num_topics)`` c m."""
         return self.expected().mul_(self.strength)
 
-    def _log_expected(self) -> Tensor:
-        """``(num_words, num_topics)`` log m. Words without a vector keep their share in all topics.
+    def _softmax(self) -> tuple[Tensor, Tensor]:
+        """Probabilities of the words with vectors, and float64 log normalisers of the topics.
 
         It masks words rather than select them, because a GPU's host would wait for a selection.
         """
-        frequencies = self.log_frequencies.log_softmax(0)[:, None]
-        known = frequencies.masked_fill(~self.found[:, None], -torch.inf)
-        scores = torch.addmm(known, self.vectors, self.coefficients.mT)
-        scores.sub_(scores.logsumexp(0)).add_(known.logsumexp(0))
-        return torch.where(self.found[:, None], scores, frequencies)
+        known = self.log_frequencies.masked_fill(~self.found, -torch.inf)[:, None]
+        return softmax_of_words(torch.addmm(known, self.vectors, self.coefficients.mT))
 
     @property
     def learning_rounds(self) -> int:
@@ -181,10 +191,11 @@ class Meaning(nn.Module):
         probs: Tensor,
         documents: Iterable[tuple[DocumentBatch, Tensor]],
     ) -> dict[str, Tensor]:
-        """Leave-one-out sums over the tokens of some documents, by which the strength is learned.
+        """Sums over some documents, by which the strength is learned.
 
-        Each token is predicted without itself, by Σ_k θ_k (N_kv − r_k + others_kv + c m_kv) / (N_k
-        − r_k + Σ_v others_kv + c), where r_k is its own part of the counts.
+        Half of a document's tokens predict the other half, by counts N − r without the document:
+        Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k − r_k + Σ_v others_kv + c), where the
+        proportions z know the first half only.
 
         Args:
             counts: ``(num_words, num_topics)`` expected tokens N.
@@ -197,20 +208,28 @@ class Meaning(nn.Module):
             vectors predict a topic as well as its other tokens do.
         """
         total = torch.zeros(2, dtype=torch.float64, device=counts.device)
-        pseudo = self.pseudo_tokens()
-        # Without smoothing, a word may be all but impossible without its own token.
+        pseudo, sizes = self.pseudo_tokens(), counts.sum(0) + others.sum(0) + self.strength
+        shares = counts.sum(0) / counts.sum()
+        # Without smoothing, a word may be all but impossible without its own document.
         tiny = torch.finfo(counts.dtype).tiny ** 0.5
-        for batch, proportions in documents:
-            words, theta = batch.word_index % len(self.found), proportions[batch.row_index]
-            own = theta * probs[batch.word_index]
-            own /= own.sum(1, keepdim=True)
-            prior = pseudo[words]
-            known = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
-            known.clamp_min_(tiny)
-            size = (counts.sum(0) - own).clamp_min_(0).add_(others.sum(0) + self.strength)
-            topics = theta * known / size
-            topics *= (batch.counts / topics.sum(1))[:, None]
-            due, usual = topics * prior / known, topics * self.strength / size
+        for batch, theta in documents:
+            words, rows = batch.word_index % len(self.found), batch.row_index
+            own = theta[rows] * probs[batch.word_index]
+            own *= (batch.counts / own.sum(1))[:, None]
+            prior, size = pseudo[words], (sizes - _sums_of_entries(own, batch))[rows]
+            tokens = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
+            tokens.clamp_min_(tiny)
+            likelihood = tokens / size
+            # The first word of a document belongs to the half that is predicted.
+            place = torch.arange(batch.nnz, device=rows.device) - batch.row_offsets[rows]
+            given = ((batch.counts + place % 2) / 2).floor()
+            guess = start = PRIOR_TOKENS * shares.expand_as(theta)
+            for _ in range(COMPLETION_STEPS):
+                ratio = given / (guess[rows] * likelihood).sum(1)
+                guess = start + guess * _sums_of_entries(likelihood, batch, ratio)
+            topics = guess[rows] * likelihood
+            topics *= ((batch.counts - given) / topics.sum(1))[:, None]
+            due, usual = topics * prior / tokens, topics * self.strength / size
             total += torch.stack([x.sum(dtype=torch.float64) for x in (due, usual)])
         return {"due": total[0], "usual": total[1]}
 
@@ -237,41 +256,37 @@ class Meaning(nn.Module):
                 self.strength.mul_((due / usual).square()).clamp_(LOWEST, HIGHEST)
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
-        rest = (counts - 1).clamp_min_(0).add_(others)
-        logs = self._log_expected()
-        prior = logs.exp().mul_(self.strength)
+        prior, rest = self.pseudo_tokens(), (counts - 1).clamp_min_(0).add_(others)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
-        self._step_(tokens, logs, *axes)
+        self._step_(tokens, *axes)
 
-    def _step_(self, due: Tensor, logs: Tensor, values: Tensor, rotation: Tensor) -> None:
+    def _step_(self, due: Tensor, values: Tensor, rotation: Tensor) -> None:
         """Move the topics' vectors towards the tokens due to them.
 
         Args:
             due: ``(num_words, num_topics)`` the tokens, 0 for words without a vector.
-            logs: Log m, which is overwritten.
             values: ``(R,)`` eigenvalues of the covariance of the vectors.
             rotation: ``(R, R)`` its eigenvectors.
         """
-        old, sizes = self.coefficients.clone(), due.sum(0)
-        share = (self.log_frequencies.softmax(0) * self.found).sum()
-        before, weights = self._log_density(due, logs), torch.ones_like(sizes)
-        surprise = logs.exp_().mul_(sizes / -share).add_(due)
-        gradient = surprise.mT @ self.vectors - PRECISION * old
+        old, sizes, target = self.coefficients.clone(), due.sum(0), due.mT @ self.vectors
+        probs, normalisers = self._softmax()
+        gradient = target - sizes[:, None] * (probs.mT @ self.vectors) - PRECISION * old
+
+        def log_density(normalisers: Tensor) -> Tensor:
+            at = self.coefficients.double()
+            return ((target - PRECISION / 2 * at) * at).sum(1) - sizes * normalisers
+
         # Rounding makes some eigenvalues negative where vectors span fewer dimensions.
         curvature = sizes[:, None] * values.clamp_min(0) + PRECISION
         step = (gradient @ rotation) / curvature @ rotation.mT
+        before, weights = log_density(normalisers), torch.ones_like(sizes)
         for _ in range(HALVINGS):
             self.coefficients.copy_(old + weights[:, None] * step)
-            is_worse = self._log_density(due, self._log_expected()) < before
+            is_worse = log_density(self._softmax()[1]) < before
             if not bool(is_worse.any()):
                 return
             weights = torch.where(is_worse, weights / 2, weights)
         self.coefficients.copy_(torch.where(is_worse[:, None], old, self.coefficients))
-
-    def _log_density(self, due: Tensor, logs: Tensor) -> Tensor:
-        """Objective of the topics' vectors, ``(num_topics,)`` float64 nats, up to a constant."""
-        size = self.coefficients.double().square().sum(1)
-        return (due * logs).sum(0, dtype=torch.float64) - PRECISION / 2 * size
 
     def _covariance(self) -> Tensor:
         """``(R, R)`` covariance of the vectors of the corpus's tokens."""
@@ -303,3 +318,11 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     # Differences within the rounding of single precision are none.
     least = max(1e-37, 1e-7 * float(vectors.abs().max()))
     return mean, axes / torch.where(scale > least, scale, 1.0)
+
+
+def _sums_of_entries(values: Tensor, batch: DocumentBatch, weights: Tensor | None = None) -> Tensor:
+    """Sums ``(num_docs, K)`` of values ``(nnz, K)`` within documents, times weights ``(nnz,)``."""
+    entries = torch.arange(batch.nnz, device=values.device)
+    options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+    options["per_sample_weights"] = weights
+    return F.embedding_bag(entries, values, batch.row_offsets, **options)
