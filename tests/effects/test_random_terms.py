@@ -69,6 +69,34 @@ def one_hot(column: Any) -> np.ndarray:
 # -------------------------------------------------------------------- the linear regression
 
 
+def integrated_levels(
+    y: np.ndarray, x: np.ndarray, z: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior means and standard deviations of the effects of levels, by dense matrices.
+
+    Their standard deviation, in units of that of the residuals, has a half-Cauchy prior. It is
+    integrated out on a fine grid of its own, and the residual variance by its closed form.
+    """
+    freedom = len(y) - x.shape[1]
+    scales = np.tan(np.linspace(0, np.pi / 2, 1500, endpoint=False))
+    log_p, means, squares = [], [], []
+    for scale in scales[1:]:  # points of equal prior probability
+        v = noise + scale**2 * z @ z.T
+        inverse = np.linalg.inv(v)
+        information = x.T @ inverse @ x
+        project = inverse - inverse @ x @ np.linalg.solve(information, x.T @ inverse)
+        rest = y @ project @ y
+        log_dets = np.linalg.slogdet(v)[1] + np.linalg.slogdet(information)[1]
+        log_p.append(-0.5 * (log_dets + freedom * np.log(rest)))
+        mean = scale**2 * z.T @ project @ y
+        spread = scale**2 * np.eye(z.shape[1]) - scale**4 * z.T @ project @ z
+        means.append(mean)
+        squares.append(rest / freedom * np.diag(spread) + mean**2)
+    weights = scipy.special.softmax(log_p)
+    mean = weights @ np.array(means)
+    return mean, np.sqrt(weights @ np.array(squares) - mean**2)
+
+
 @pytest.mark.slow
 def test_one_draw_is_restricted_maximum_likelihood(corpus, theta) -> None:
     weights = np.random.default_rng(2).uniform(0.5, 2, NUM_DOCS)
@@ -112,15 +140,15 @@ def test_one_draw_is_restricted_maximum_likelihood(corpus, theta) -> None:
         found = effects.table()[["estimate", "std_error"]][3 * k : 3 * k + 3]
         expected = np.column_stack([beta, np.sqrt(np.diag(np.linalg.inv(information)))])
         np.testing.assert_allclose(found, expected, rtol=1e-5)
-        solved = np.linalg.solve(v, y - x @ beta)
-        best = np.concatenate(
-            [s**2 * z.T @ solved for s, z in zip(spread[:2], blocks, strict=True)]
-        )
-        np.testing.assert_allclose(effects.regression.random.effects[k], best, rtol=1e-5, atol=1e-8)
+        for term, name in enumerate(("year", "author")):
+            other = (spread[1 - term] / spread[2]) ** 2 * blocks[1 - term] @ blocks[1 - term].T
+            expected = integrated_levels(y, x, blocks[term], noise + other)
+            rows = effects.levels(name).query("topic == @k")
+            error = 0.02 * expected[1]
+            assert (np.abs(rows["estimate"] - expected[0]) < error).all()
+            np.testing.assert_allclose(rows["std_error"], expected[1], rtol=0.02)
     levels = effects.levels("author")
     assert levels["term"].tolist()[:2] == ["author[a00]", "author[a01]"]
-    expected = effects.regression.random.effects[0, 3:]
-    np.testing.assert_allclose(levels["estimate"][:NUM_AUTHORS], expected)
     assert "Standard deviations of effects" in effects.summary()
 
 
@@ -142,8 +170,7 @@ def test_balanced_levels_give_the_variances_of_the_analysis_of_variance(corpus) 
     # The interval of the mean is the exact interval of the levels' means.
     table = effects.table()
     np.testing.assert_allclose(table["std_error"], (between / num_levels) ** 0.5, rtol=1e-3)
-    for rows in (table, effects.levels("author")):
-        np.testing.assert_allclose(rows["df"], 11)
+    np.testing.assert_allclose(table["df"], 11)
 
 
 def test_levels_without_effect_leave_the_linear_regression(corpus) -> None:
@@ -167,8 +194,39 @@ def test_degrees_of_freedom_follow_the_containment_rule(corpus, theta) -> None:
     freedom = effects.table()["df"]
     assert freedom[:2].tolist() == pytest.approx([10.0, 10.0])
     assert freedom[2] > 60
-    for rows in (effects.difference("party", "Left", "Right"), effects.levels("author")):
-        np.testing.assert_allclose(rows["df"], 10)
+    np.testing.assert_allclose(effects.difference("party", "Left", "Right")["df"], 10)
+    np.testing.assert_allclose(effects.levels("author")["df"], freedom[2])
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("link", ["identity", "logit"])
+def test_intervals_of_levels_hold_the_truth_where_the_variance_is_often_estimated_as_0(link):
+    """Levels whose spread is 0.2 of that of documents, whose plug-in intervals hold 62 or 85 %.
+
+    360 values of 20 corpora at 97 % or more, with the standard deviation 0.08 of a corpus, are
+    below 90 % once in 20,000 times.
+    """
+    rng = np.random.default_rng(0)
+    blogs, held, widths = np.repeat(np.arange(6), 20), [], []
+    noise = rng.normal(0, 1, (20_000, 3))
+
+    def expected(effect: np.ndarray) -> np.ndarray:
+        return scipy.special.softmax(effect + noise, 1).mean(0)
+
+    counts = np.ones((120, 6), dtype=int)
+    documents = Corpus.from_matrix(counts, metadata={"blog": blogs})
+    for _ in range(20):
+        effect = rng.normal(0, 0.2, (6, 3))
+        truth = np.stack([expected(row) for row in effect]) - expected(np.zeros(3))
+        eta = torch.from_numpy(effect[blogs] + rng.normal(0, 1, (120, 3)))
+        theta = torch.softmax(eta, -1).expand(2, -1, -1)
+        rows = make(documents, theta, "~ (1 | blog)", link=link).levels("blog")
+        inside = (rows["lower"] <= truth.T.ravel()) & (truth.T.ravel() <= rows["upper"])
+        held.append(inside.mean())
+        widths.append((rows["upper"] - rows["lower"]).min())
+    assert np.mean(held) > 0.9
+    assert min(widths) > 0.03
+    assert np.mean(widths) < 0.3
 
 
 def test_robust_errors_clusters_and_linear_predictions_of_levels_are_refused(corpus, theta) -> None:
@@ -374,6 +432,17 @@ def test_binomial_counts_have_the_variance_of_the_likelihood_by_quadrature() -> 
     theta = torch.stack([share, 1 - share], -1).expand(2, -1, -1)
     effects = make(corpus, theta, "~ x + (1 | author)")
     found = logit_of(effects)
+    # So many levels determine their variance well, and the quantiles of it are near the estimate.
+    weights, nodes = zip(*found.at_variances(0), strict=True)
+    logs = torch.stack([node.random.spread.log().mean() for node in nodes])
+    assert sum(weights) == pytest.approx(1)
+    middle = float(torch.tensor(weights) @ logs.float())
+    assert middle == pytest.approx(float(found.random.spread.log().mean()), abs=0.1)
+    assert 0.05 < float(logs[-1] - logs[0]) < 1
+    near = min(
+        nodes, key=lambda node: abs(float((node.random.spread / found.random.spread).log()[0, 0]))
+    )
+    np.testing.assert_allclose(near.mean[0], found.mean[0], atol=0.05)
     # The difference of the 2 topics' effects has the sum of their variances. The likelihood is not
     # restricted, which makes its variance smaller by about 1/60.
     spread = float(found.random.spread.square().sum().sqrt())

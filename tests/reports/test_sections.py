@@ -16,7 +16,7 @@ from torch_lntm.reports import keyword_topics, moving_topics
 from torch_lntm.reports.labels import words_by_period
 
 WORDS = ["tax", "<b>", "war", "oil", "sea", "sky"]
-SHARES = [0.5, 0.3, 0.2]
+TOKENS = [500.0, 300.0, 200.0]
 PROBS = [[0.4, 0.1, 0.2, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.5, 0.1], [0.1] * 5 + [0.5]]
 
 
@@ -34,7 +34,7 @@ def keyword_model() -> TopicModel:
 
 
 def test_rows_name_words_probabilities_and_lost_topics() -> None:
-    money, water = keyword_topics(keyword_model(), SHARES, 1000, top_n=2).to_dict("records")
+    money, water = keyword_topics(keyword_model(), TOKENS, top_n=2).to_dict("records")
     assert (money["topic"], money["name"]) == (0, "money")
     assert is_missing(money["rival"])
     assert money["keywords"] == "tax <b>"
@@ -46,18 +46,29 @@ def test_rows_name_words_probabilities_and_lost_topics() -> None:
 
 def test_intervals_are_those_of_simulated_topics() -> None:
     """Words drawn from the Dirichlet posterior of a topic with known tokens."""
-    money = keyword_topics(keyword_model(), SHARES, 1000, level=0.9).iloc[0]
+    money = keyword_topics(keyword_model(), TOKENS, level=0.9).iloc[0]
     tokens = 0.5 * 1000 + 10.0 + 0.5 * 6
     draws = np.random.default_rng(0).dirichlet(np.array(PROBS[0]) * tokens, 200_000)[:, :2].sum(1)
     expected = np.quantile(draws, [0.05, 0.95])
     np.testing.assert_allclose([money["lower"], money["upper"]], expected, atol=5e-4)
 
 
+def test_long_documents_count_more_for_the_tokens_of_topics() -> None:
+    documents = lntm.inference.DocumentTopics(
+        torch.tensor([[0.9, 0.1], [0.2, 0.8]]),
+        torch.ones(2, dtype=torch.bool),
+        np.array([10, 1000]),
+        "mean",
+        ("0", "1"),
+    )
+    assert documents.topic_tokens.tolist() == pytest.approx([209.0, 801.0])
+
+
 def test_models_without_keywords_and_wrong_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="no keywords"):
-        keyword_topics(lntm.models.ctm(2, 6), [0.5, 0.5], 10)
+        keyword_topics(lntm.models.ctm(2, 6), [5.0, 5.0])
     with pytest.raises(ConfigError, match="level is 2"):
-        keyword_topics(keyword_model(), SHARES, 10, level=2)
+        keyword_topics(keyword_model(), TOKENS, level=2)
 
 
 MOVING = ["up", "<b>down</b>", "still", "a", "b", "c"]

@@ -155,29 +155,26 @@ class Design:
         """All directions of :attr:`unknown` ``(num_terms, num_directions)``, if any."""
         return torch.cat([at for _, at in self.unknown], 1) if self.unknown else None
 
-    def containment(self, freedom: float) -> tuple[Tensor, tuple[float, ...]]:
-        """Degrees of freedom by the containment rule.
+    def containment(self, freedom: float) -> Tensor:
+        """Degrees of freedom ``(num_terms,)`` of the coefficients, by the containment rule.
 
         A column that is constant within the levels of a random term gets as many degrees as the
         term has levels, less the number of such columns.
 
         Args:
             freedom: Degrees of freedom of other columns.
-
-        Returns:
-            Degrees of freedom ``(num_terms,)`` of the coefficients, and of each term's variance.
         """
         raw, weights = torch.from_numpy(self.raw), self.weights[:, None]
         total = (weights * (raw - (weights * raw).sum(0) / weights.sum()).square()).sum(0)
-        result, bounds = torch.full((raw.shape[1],), freedom, dtype=torch.float64), []
+        result = torch.full((raw.shape[1],), freedom, dtype=torch.float64)
         for size, at in zip(self.sizes, self.positions.mT, strict=True):
             sums = raw.new_zeros(size, raw.shape[1] + 1)
             sums.index_add_(0, at, weights * torch.cat([raw, torch.ones_like(weights)], 1))
             means = sums[:, :-1] / sums[:, -1:].clamp_min(1e-300)
             constant = (weights * (raw - means[at]).square()).sum(0) <= CONSTANT * total
-            bounds.append(float(max(1, size - int(constant.sum()))))
-            result = result.where(~constant, result.clamp_max(bounds[-1]))
-        return result, tuple(bounds)
+            bound = float(max(1, size - int(constant.sum())))
+            result = result.where(~constant, result.clamp_max(bound))
+        return result
 
     def determined(self, directions: Tensor) -> str:
         """Names of the columns whose coefficients move in some directions of the basis."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from torch_lntm.effects.design import WHOLE, Design
-from torch_lntm.effects.regression import Parts, StandardErrors, between, sandwich, with_unknown
+from torch_lntm.effects.regression import (
+    Parts,
+    StandardErrors,
+    between,
+    grid_of,
+    sandwich,
+    with_unknown,
+)
 from torch_lntm.errors import ConfigError
 from torch_lntm.solvers.arrow import Arrow, Levels
 
@@ -20,18 +27,62 @@ MIN_PENALTY, MAX_PENALTY, UPDATES, TOLERANCE = 1e-6, 1e8, 200, 1e-9
 MAX_PAIRS = 2**22
 
 
-class RandomTerms(NamedTuple):
-    """Random terms of a linear regression, pooled over draws.
+@dataclass(frozen=True, eq=False)
+class RandomTerms:
+    """Random terms of a linear regression.
 
     Attributes:
-        effects: ``(num_responses, num_levels)`` effects of all levels, term by term.
-        variances: ``(num_responses, num_levels)`` variances of the effects.
+        sums: Sums over documents.
+        ratios: ``(num_draws, num_responses, num_terms)`` ratios of the residual variance to each
+            term's, by restricted maximum likelihood.
         residual: ``(num_responses,)`` standard deviation of the residuals.
     """
 
-    effects: Tensor
-    variances: Tensor
+    sums: _Sums
+    ratios: Tensor
     residual: Tensor
+
+    @cached_property
+    def effects(self) -> tuple[Tensor, Tensor]:
+        """Effects of all levels, term by term, and their variances, pooled over draws.
+
+        Each term's standard deviation τ is integrated out (:func:`grid_of`), in units of that of
+        the residuals, while other terms keep their estimates.
+
+        Returns:
+            Two arrays ``(num_responses, num_levels)``.
+        """
+        found = [self._of_draw(draw, ratio) for draw, ratio in enumerate(self.ratios)]
+        means, variances = map(torch.stack, zip(*found, strict=True))
+        return means.mean(0), variances.mean(0) + (1 + 1 / len(found)) * means.var(0)
+
+    def _of_draw(self, draw: int, ratio: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the effects in a draw."""
+        low = torch.full_like(ratio[:, 0], -0.5 * math.log(MAX_PENALTY))
+        high = torch.full_like(low, -0.5 * math.log(MIN_PENALTY))
+        parts = []
+        for term in range(ratio.shape[1]):
+            at = partial(self._at, draw, ratio, term)
+            _, weights, (means, variances) = grid_of(at, low, high)
+            mean = (weights[..., None] * means).sum(0)
+            total = variances + (means - mean).square()
+            parts.append((mean, (weights[..., None] * total).sum(0)))
+        means, variances = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return means, variances
+
+    def _at(
+        self, draw: int, ratio: Tensor, term: int, log_scale: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Slope of the restricted likelihood in log(τ/σ), and the effects with their variances."""
+        sums, ratio = self.sums, ratio.clone()
+        ratio[:, term] = (-2 * log_scale).exp()
+        system, dense, main = sums.solve(draw, ratio)
+        residual = sums.rest(draw, dense, main) / sums.freedom
+        of_levels = (sums.of_levels(dense, main), sums.of_levels(*system.inverse_diagonal()))
+        mean, spread = (part.split(sums.levels.sizes, 1)[term] for part in of_levels)
+        by_row = mean.square() / residual[:, None] + spread
+        slope = (ratio[:, term, None] * by_row).sum(1) - sums.levels.sizes[term]
+        return slope, mean, residual[:, None] * spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +231,11 @@ class _Sums:
         found = system.solve(self.dense[draw].mT[..., None], self.main[draw].mT[..., None])
         return system, found[0][..., 0], found[1][..., 0]
 
+    def rest(self, draw: int, dense: Tensor, main: Tensor) -> Tensor:
+        """Penalised sums of squares of the residuals ``(num_outcomes,)``."""
+        explained = (dense * self.dense[draw].mT).sum(1) + (main * self.main[draw].mT).sum(1)
+        return (self.squares[draw] - explained).clamp_min(1e-300)
+
     def of_levels(self, dense: Tensor, main: Tensor) -> Tensor:
         """Values of all levels ``(num_outcomes, num_levels)``, from those of the columns."""
         return self.levels.join(dense[:, self.num_fixed :].mT, main.mT).mT
@@ -197,28 +253,23 @@ def _with_levels(sums: _Sums) -> LinearRegression:
     by_draw, determined = [], 0.0
     for draw in range(num_draws):
         ratio, residual, gamma = _variances(sums, draw, ratio)
-        system, dense, main = sums.solve(draw, ratio)
+        system, dense, _ = sums.solve(draw, ratio)
         of_draw = (
             dense[:, fixed],
             residual[:, None, None] * system.dense_inverse[:, fixed, fixed],
-            sums.of_levels(dense, main),
-            residual[:, None] * sums.of_levels(*system.inverse_diagonal()),
-            residual[:, None] / ratio,
             residual,
+            ratio,
         )
         by_draw.append(of_draw)
         determined += float(gamma.sum(1).mean()) / num_draws
-    draws, within, effects, variances, spreads, residuals = map(
-        torch.stack, zip(*by_draw, strict=True)
-    )
-    total = variances.mean(0) + (1 + 1 / num_draws) * effects.var(0)
+    draws, within, residuals, ratios = map(torch.stack, zip(*by_draw, strict=True))
     return LinearRegression(
         draws.mean(0),
         within.mean(0),
         draws - draws.mean(0),
         max(1.0, sums.freedom - determined),
-        spread=spreads.mean(0).sqrt(),
-        random=RandomTerms(effects.mean(0), total, residuals.mean(0).sqrt()),
+        spread=(residuals[..., None] / ratios).mean(0).sqrt(),
+        random=RandomTerms(sums, ratios, residuals.mean(0).sqrt()),
     )
 
 
@@ -237,8 +288,7 @@ def _variances(sums: _Sums, draw: int, ratio: Tensor) -> tuple[Tensor, Tensor, T
     for _ in range(UPDATES):
         ratio = path[-1].exp()
         system, dense, main = sums.solve(draw, ratio)
-        explained = (dense * sums.dense[draw].mT).sum(1) + (main * sums.main[draw].mT).sum(1)
-        residual = (sums.squares[draw] - explained).clamp_min(1e-300) / sums.freedom
+        residual = sums.rest(draw, dense, main) / sums.freedom
         trace = sums.totals(*system.inverse_diagonal())
         gamma = (torch.tensor(sums.levels.sizes) - ratio * trace).clamp_min(0.0)
         squares = sums.totals(dense.square(), main.square()).clamp_min(1e-300)

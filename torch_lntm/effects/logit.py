@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -38,6 +39,7 @@ from torch_lntm.effects.regression import (
     Parts,
     StandardErrors,
     between,
+    grid_of,
     sandwich,
     with_unknown,
 )
@@ -56,6 +58,8 @@ SANDWICH_DRAWS = 10
 MIN_PROPORTION = 1e-7
 #: Bounds of the variances of effects, number of updates, and relative change of the last update.
 MIN_VARIANCE, MAX_VARIANCE, UPDATES, CHANGE = 1e-6, 1e4, 200, 1e-3
+#: Number of quantiles of the standard deviation of effects.
+QUANTILES = 8
 #: Levels of predictions: a level absent from the fit, and a level with the effect 0.
 NEW, AVERAGE = -1, -2
 
@@ -277,6 +281,58 @@ class LogitRegression:
     responses: Tensor
     random: RandomTerms
     unknown: Tensor | None
+
+    def at_variances(self, term: int) -> list[tuple[float, LogitRegression]]:
+        """Regressions at quantiles of the standard deviations of a term's effects, with weights.
+
+        The standard deviation of each topic has a posterior of its own (:func:`grid_of`), on the
+        scale of the logit. The equations are those of the estimate, linearised there.
+        """
+        equations, levels = self.equations, self.mean[1]
+        spread, penalties = self.random.spread, self.random.penalties
+        scale, size = penalties[0] * spread[0].square(), equations.levels.sizes[term]
+        plain = self.system.plus(*(-part for part in equations.ridge(penalties)))
+        meat = self.inner.plus(*(-part for part in equations.ridge(scale * penalties)))
+        flat = torch.cat([self.mean[0].flatten()[equations.keep], levels.flatten()])
+        flat = torch.cat([flat[:, None], self.deviations.mT], 1)
+        dense, main = flat.split([len(equations.keep), levels.numel()])
+        sums = self.system.times(dense, main.unflatten(0, levels.shape))
+
+        def regression(log_spread: Tensor) -> LogitRegression:
+            of_terms = spread.clone()
+            of_terms[term] = log_spread.exp()
+            random = RandomTerms(scale / of_terms.square(), of_terms, self.random.dispersion)
+            system = plain.plus(*equations.ridge(random.penalties))
+            inner = meat.plus(*equations.ridge(scale * random.penalties))
+            dense, main = system.solve(*sums)
+            mean = (equations.fill(dense[:, 0]), main[..., 0])
+            moved = torch.cat([dense[:, 1:], main[..., 1:].flatten(0, 1)]).mT
+            return replace(
+                self, mean=mean, deviations=moved, system=system, inner=inner, random=random
+            )
+
+        def slope(log_spread: Tensor) -> tuple[Tensor]:
+            found = regression(log_spread)
+            trace = _traces(equations, found.system.inverse_diagonal())[term]
+            error = _traces(equations, found.system.sandwich_diagonal(found.inner))[term]
+            expected = size * (2 * log_spread).exp() - 2 * scale * trace + error
+            moved = found.deviations.square().mean(0).split([len(dense), len(main)])
+            squares = _traces(equations, (moved[0], moved[1].view_as(levels)))
+            squares = squares + equations.totals(*(part.square() for part in found.mean))
+            determined = (size - found.random.penalties[term] * trace).clamp_min(0.0)
+            return (determined * (squares[term] / expected.clamp_min(1e-300) - 1),)
+
+        limits = torch.tensor([MIN_VARIANCE, MAX_VARIANCE]).double().log() / 2
+        low, high = limits[:, None].expand(-1, equations.num_topics)
+        grid, weights, _ = grid_of(slope, low, high)
+        nodes, shares = np.polynomial.legendre.leggauss(QUANTILES)
+        below = (weights.cumsum(0) - weights / 2).numpy()
+        columns = zip(below.T, grid.numpy().T, strict=True)
+        at = np.stack([np.interp((nodes + 1) / 2, *column) for column in columns], 1)
+        return [
+            (float(share) / 2, regression(torch.from_numpy(values)))
+            for share, values in zip(shares, at, strict=True)
+        ]
 
     @property
     def spread(self) -> Tensor:

@@ -20,6 +20,9 @@ from torch_lntm.errors import ConfigError
 StandardErrors = Literal["classical", "HC1", "HC3"]
 #: Scale on which an interval is symmetric.
 Scale = Literal["identity", "logit", "atanh"]
+#: Number of grids of a standard deviation, each within the one before, of their values, and the
+#: depth of a log density below its maximum at which a grid ends.
+GRIDS, VALUES, DEPTH = 3, 21, 10.0
 #: Most values of a chunk of documents in memory.
 MAX_NUMBERS = 2**23
 
@@ -48,6 +51,39 @@ def with_unknown(within: Tensor, gradients: Tensor, unknown: Tensor | None) -> T
     parts = gradients.unflatten(-1, (len(unknown), -1)).mT @ unknown
     share = parts.square().sum((-2, -1)) / gradients.square().sum(-1).clamp_min(1e-300)
     return within + torch.diag_embed(torch.where(share > 1e-16, torch.inf, 0.0))
+
+
+def grid_of(
+    at: Callable[[Tensor], tuple[Tensor, ...]], low: Tensor, high: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Grid of the logarithm of a standard deviation τ of levels' effects, with its posterior.
+
+    The estimate of τ is 0 in many samples of few levels, and there the effects and their intervals
+    would vanish. So τ has a prior instead: a half-Cauchy of scale 1, which is flat near 0, and
+    bounds τ where few levels do not (*Gelman 2006*).
+
+    Args:
+        at: A function of log τ ``(num_outcomes,)``. It returns the slope of its log likelihood, and
+            perhaps other arrays.
+        low: ``(num_outcomes,)`` smallest values of log τ.
+        high: ``(num_outcomes,)`` largest values.
+
+    Returns:
+        Grid and weights ``(num_values, num_outcomes)``, and the other arrays at its values.
+    """
+    share = torch.linspace(0, 1, VALUES, dtype=low.dtype)[:, None]
+    for _ in range(GRIDS):
+        grid = low + share * (high - low)
+        slopes, *others = map(torch.stack, zip(*map(at, grid), strict=True))
+        # The prior's density of log τ is τ / (1 + τ²).
+        slopes = slopes + 1 - 2 * torch.sigmoid(2 * grid)
+        log_p = torch.cumulative_trapezoid(slopes, dim=0) * (high - low) / (VALUES - 1)
+        log_p = torch.cat([torch.zeros_like(low)[None], log_p])
+        near = (log_p > log_p.amax(0) - DEPTH).int()
+        first, last = near.argmax(0) - 1, VALUES - near.flip(0).argmax(0)
+        low = grid.gather(0, first.clamp_min(0)[None])[0]
+        high = grid.gather(0, last.clamp_max(VALUES - 1)[None])[0]
+    return grid, torch.softmax(log_p, 0), others
 
 
 def sandwich(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -213,9 +213,11 @@ class Effects:
 
         A level with few documents says little, so its effect is shrunk towards 0. With
         ``link="logit"``, the effect compares the level with one whose effect is 0: it is the
-        difference of the expected proportions, averaged over all documents. The variance of the
-        levels is known only as well as there are levels. An interval therefore has as many degrees
-        of freedom as there are levels, less the columns that are constant within levels.
+        difference of the expected proportions, averaged over all documents.
+
+        Few levels say little about their variance, whose estimate is often 0, so that it is
+        integrated out: estimates and intervals are means over its posterior under a half-Cauchy
+        prior (*Gelman 2006*). The standard deviations in :meth:`summary` are estimates.
 
         Args:
             column: Column of the term.
@@ -236,22 +238,52 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [{"term": f"{column}[{name}]"} for name in self.formula.random[column]]
-        # The variance of the levels' effects is known only as well as there are levels.
-        freedom = self.design.containment(self.regression.freedom)[1][at]
+        # Intervals contain the uncertainty of the levels' variance, and need no fewer degrees.
+        freedom = self.regression.freedom
         if isinstance(self.regression, LinearRegression):
             assert self.regression.random is not None
-            parts = (values.split(self.design.sizes, 1) for values in self.regression.random[:2])
+            parts = (
+                values.split(self.design.sizes, 1) for values in self.regression.random.effects
+            )
             effects, variances = (of_terms[at].numpy() for of_terms in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
             return self._frame(np.stack([effects, *ends]), terms)
         everyone = self._documents()
+        pooled = np.zeros((3, len(self.topics), len(terms)))
+        squares = np.zeros_like(pooled[0])
+        for weight, regression in self.regression.at_variances(at):
+            found = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
+            pooled += weight * found
+            squares += weight * found[0] ** 2
+        pooled[1] += squares - pooled[0] ** 2
+        effects, within, between = pooled
+        ends = intervals(effects, within, between, self.num_draws, freedom, level, "atanh")
+        return self._frame(np.stack([effects, *ends]), terms)
+
+    def _of_levels(self, at: int, size: int, everyone: Documents) -> NDArray[np.float64]:
+        """Effects of a term's levels on the proportions, with variances within and between draws.
+
+        Args:
+            at: The term.
+            size: Number of its levels.
+            everyone: The documents.
+
+        Returns:
+            ``(3, num_responses, size)``.
+        """
         means = []
-        for position in (AVERAGE, *range(len(terms))):
+        for position in (AVERAGE, *range(size)):
             positions = everyone.positions.copy()
             positions[:, at] = position
             means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
-        found = [mean.less(means[0]) for mean in means[1:]]
-        return self._estimates(found, terms, level, freedom)
+        numbers = []
+        for mean in means[1:]:
+            effect = mean.less(means[0])
+            covariances = self.regression.covariance(effect.gradients[:, None])
+            numbers.append(
+                torch.stack([effect.estimates, *(part[:, 0, 0] for part in covariances)])
+            )
+        return torch.stack(numbers, -1).numpy()
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -612,29 +644,28 @@ class Effects:
         quantities: Iterable[Quantity],
         what: Sequence[Mapping[str, Any]],
         level: float,
-        freedom: float | None = None,
         is_effect: bool = True,
     ) -> pd.DataFrame:
         """Estimates of quantities, pooled by Rubin's rules.
+
+        With random terms, degrees of freedom are the fewest of the columns in a quantity's row.
 
         Args:
             quantities: The quantities.
             what: Term or values of each.
             level: Probability of the intervals.
-            freedom: Degrees of freedom. Defaults to the fewest of the columns in the quantities'
-                rows, with random terms.
             is_effect: Whether 0 means no effect.
         """
         found, each = [], np.full(len(self.formula.names), self.regression.freedom)
         if self.formula.random:
-            each = self.design.containment(self.regression.freedom)[0].numpy()
+            each = self.design.containment(self.regression.freedom).numpy()
         for quantity in quantities:
             covariances = self.regression.covariance(quantity.gradients[:, None])
             within, between = (covariance[:, 0, 0].numpy() for covariance in covariances)
             used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
             least = np.where(used, each, self.regression.freedom).min()
             numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
-            ends = intervals(*numbers, freedom or least, level, quantity.scale)
+            ends = intervals(*numbers, least, level, quantity.scale)
             found.append(np.stack([numbers[0], *ends]))
         return self._frame(np.stack(found, -1), what, is_effect)
 

@@ -96,6 +96,11 @@ class DocumentTopics:
         return frame[["document", *list(columns)[about:], *list(columns)[1:about]]]
 
     @property
+    def topic_tokens(self) -> Tensor:
+        """Expected tokens of the topics ``(num_topics,)``: sums of tokens times proportions."""
+        return torch.from_numpy(self.lengths.astype("float64")) @ self.theta.double()
+
+    @property
     def group_theta(self) -> Tensor:
         """Proportions ``(num_docs, num_groups)`` of the groups: sums of their topics' proportions.
 

@@ -198,7 +198,7 @@ def start_step(
         ops.start_words(np.empty(num_topics, dtype), topics, step, weight, first, end)
 
     share(visit, num_docs, 2 * sweeps * nnz * num_topics)
-    share(add, len(step.words), nnz * num_topics)
+    share(add, len(step.words), 3 * (nnz + len(step.words)) * num_topics)
     return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
 
 

@@ -30,7 +30,7 @@ import torch
 T = TypeVar("T")
 #: Smallest pieces of work for each thread. Large pieces come first, because each takes 10 µs more,
 #: and small ones last, so that threads end together.
-PIECES = 8
+PIECES = 32
 #: Least effort for each thread, in multiplications. A smaller share takes less time than waking it,
 #: and than moving its memory from the cache of another core.
 LEAST_EFFORT = 6 * 2**20

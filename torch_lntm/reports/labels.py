@@ -181,8 +181,7 @@ def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
 @torch.no_grad()
 def keyword_topics(
     model: TopicModel,
-    shares: Sequence[float] | Tensor,
-    num_tokens: float,
+    tokens: Sequence[float] | Tensor,
     *,
     level: float = 0.95,
     top_n: int = 10,
@@ -196,8 +195,9 @@ def keyword_topics(
 
     Args:
         model: A fitted model with keywords.
-        shares: ``(num_topics,)`` mean proportions of the topics.
-        num_tokens: Tokens of the documents.
+        tokens: ``(num_topics,)`` expected tokens of the topics in the documents. They are sums of
+            the documents' tokens times their proportions, of which long documents have a larger
+            part than of the topics' shares.
         level: Coverage probability of the intervals.
         top_n: Words beside the keywords.
 
@@ -214,7 +214,7 @@ def keyword_topics(
         >>> keywords = {"cricket": ["cricket", "match"]}
         >>> settings = {"vocabulary": corpus.vocabulary, "keywords": keywords}
         >>> cricket = lntm.models.lda(2, corpus.num_words, **settings)
-        >>> topics = lntm.reports.keyword_topics(cricket, [0.5, 0.5], corpus.num_tokens)
+        >>> topics = lntm.reports.keyword_topics(cricket, [120.0, 80.0])
         >>> topics["name"].tolist(), topics["rival"].isna().tolist()
         (['cricket'], [True])
     """
@@ -229,8 +229,8 @@ def keyword_topics(
     order = model.topics.top_words(model.num_words)[0].tolist()
     rows = []
     for k, columns in enumerate(lists.columns):
-        mass, tokens = float(loads[k, k]), float(shares[k]) * num_tokens + pseudo
-        posterior = scipy.stats.beta(mass * tokens + 1e-9, (1.0 - mass) * tokens + 1e-9)
+        mass, total = float(loads[k, k]), float(tokens[k]) + pseudo
+        posterior = scipy.stats.beta(mass * total + 1e-9, (1.0 - mass) * total + 1e-9)
         ends = posterior.ppf([(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
         best, own = int(loads[k].argmax()), set(columns)
         ranked = [model.words_at([v])[0] for v in sorted(own, key=lambda v: -float(probs[k, v]))]

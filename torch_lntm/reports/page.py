@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 import numpy as np
 import pandas as pd
-import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -324,8 +323,7 @@ def _prevalence(page: PageData, heads: Sequence[str], top_n: int) -> dict[str, A
     }
     if groups is None:
         return parts
-    lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
-    tokens = lengths @ summary.documents.theta.double()
+    tokens = summary.documents.topic_tokens
     rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
         topics=groups.members,
         share=overall.mean[0, size:],

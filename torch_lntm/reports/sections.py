@@ -160,8 +160,7 @@ def _number(value: float) -> str:
 
 def _keywords(page: PageData) -> list[Any]:
     """Whether the keyword topics kept their keywords, as a text and a table."""
-    shares = page.summary.overall.mean[0].tolist()
-    topics = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
+    topics = keyword_topics(page.model, page.summary.documents.topic_tokens, level=page.level)
     lost = topics[topics["rival"].notna()].to_dict("records")
     state = "Every topic kept its keywords, which are more probable in it than in any other topic."
     if lost:

@@ -25,7 +25,8 @@ def khan_bouchard(
     """Solve q(eta) = N(m, V), V full, by coordinate ascent on the tangent bound.
 
     *Khan & Bouchard 2009, eqs 33–38* (34 prints μ_d for m_d; in 35 and 37 the exponential is a
-    vector). At the optimum V⁻¹ = Σ⁻¹ + N diag p with p = softmax(m + diag V / 2), so V has only
+    vector; step 3 of Algorithm 1 prints s_vt log β_vt for the shares s_vt of the topics in a word).
+    At the optimum V⁻¹ = Σ⁻¹ + N diag p with p = softmax(m + diag V / 2), so V has only
     num_topics unknowns. For given m they minimise the convex dual of the bound,
 
         −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1.

@@ -322,10 +322,10 @@ class Chains:
         self.last = info
         first = max(0, self.warmup_steps - self.num_transitions)
         self.num_transitions += len(info.accepted)
-        for acceptance, accepted, _, divergent in zip(*(x[first:] for x in info), strict=True):
-            self._acceptance = self._acceptance + acceptance
-            self.divergences = self.divergences + divergent
-            self.moved = self.moved | accepted
+        if first < len(info.accepted):
+            self._acceptance = self._acceptance + info.acceptance[first:].sum(0)
+            self.divergences = self.divergences + info.divergent[first:].sum(0)
+            self.moved = self.moved | info.accepted[first:].any(0)
 
     def _adapted(self, adaptation: DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps

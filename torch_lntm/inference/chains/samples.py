@@ -22,8 +22,8 @@ _MAX_NUMBERS = 2**22
 class DocumentSamples:
     """Draws from the posteriors of the documents of a batch, on the CPU.
 
-    Means and diagnostics leave out stuck chains, and are NaN for a document whose chains are all
-    stuck.
+    Means and diagnostics leave out stuck chains, except for R-hat, which shows them. All are NaN
+    for a document whose chains are all stuck.
 
     Attributes:
         model: The sampled model.
@@ -121,6 +121,8 @@ class DocumentSamples:
     def rhat(self, quantity: str = "theta") -> Tensor:
         """Split R-hat ``(num_docs, dim)``. It is 1 if the halves of all chains agree.
 
+        A stuck chain counts, and makes it large wherever the chain stays away from the others.
+
         Args:
             quantity: As for :meth:`mean`.
 
@@ -128,7 +130,7 @@ class DocumentSamples:
             ConfigError: A chain has fewer than 4 draws, or the quantity is unknown.
         """
         self._require(4)
-        return self._summarise(quantity, split_gelman_rubin)
+        return self._summarise(quantity, split_gelman_rubin, keep_stuck=True)
 
     def effective_sample_size(
         self, quantity: str = "theta", kind: Literal["bulk", "mean"] = "bulk"
@@ -178,7 +180,9 @@ class DocumentSamples:
             )
 
     @torch.no_grad()
-    def _summarise(self, quantity: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _summarise(
+        self, quantity: str, function: Callable[[Tensor], Tensor], keep_stuck: bool = False
+    ) -> Tensor:
         """Apply a function of draws ``(chains, samples, docs, dim)`` to the moving chains."""
         if quantity != "theta" and quantity not in self.latents:
             names = dict.fromkeys(["theta", *self.latents])
@@ -193,7 +197,7 @@ class DocumentSamples:
                 continue
             documents = (self.moved == pattern[:, None]).all(0).nonzero().squeeze(-1)
             for rows in documents.split(size):
-                draws = values[:, :, rows][pattern].double()
+                draws = values[:, :, rows][pattern | keep_stuck].double()
                 if quantity not in self.latents:
                     draws = self.model.theta(draws)
                 result[rows] = function(draws)

@@ -144,9 +144,9 @@ def new_block(num_words: int, num_topics: int, dim: int, dtype: Any) -> Block:
     )
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+def aligned_zeros(shape: int | tuple[int, ...], dtype: Any) -> Array:
     """Zeros at the beginning of a line of the cache; a vector in two lines takes twice as long."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE
     return memory[first : first + size].view(dtype).reshape(shape)
@@ -210,29 +210,29 @@ def copy_row(source, into, at):
 
 
 @inlined
-def copy_words(words, index, counts, block, at):
+def copy_words(words, index, counts, into, into_counts, at):
     """Write the words of a document from a place on, and return their end, a multiple of ``WIDTH``.
 
     The last word fills the padding, with the count 0.
     """
     for i in range((len(index) + WIDTH - 1) // WIDTH * WIDTH):
         entry = min(i, len(index) - 1)
-        copy_row(words[index[entry]], block.words, at + i)
-        block.counts[at + i] = counts[entry] if i < len(index) else 0
+        copy_row(words[index[entry]], into, at + i)
+        into_counts[at + i] = counts[entry] if i < len(index) else 0
     return at + (len(index) + WIDTH - 1) // WIDTH * WIDTH
 
 
 @inlined
 def fill(block, documents, num_chains, loc, first, end):
     """Copy the words of the items ``first:end`` into a block, and their logits at z = 0."""
-    num_docs, at, last, begin = len(documents.lengths), 0, -1, 0
+    num_docs, at, last, begin = len(documents.lengths), np.int64(0), -1, 0
     for item in range(first, end):
         doc = item // num_chains
         if doc != last:
             i, j = documents.row_offsets[doc], documents.row_offsets[doc + 1]
             index, counts = documents.word_index[i:j], documents.counts[i:j]
             begin, last = at, doc
-            at = copy_words(documents.words, index, counts, block, at)
+            at = copy_words(documents.words, index, counts, block.words, block.counts, at)
         i = item - first
         block.begin[i], block.end[i] = begin, at
         block.row[i] = (item % num_chains) * num_docs + doc
@@ -285,36 +285,41 @@ def _slope(count, s, concentration):
 
 
 @inlined
-def words_pass(block, documents, first, end, row):
+def words_pass(rows, counts, s, ratio, theta, gradient, a, floor, first, end):
     """Probabilities s of a document's words, c / s, and slope g = Σ_v (c_v / s_v) φ_v.
 
     For a Dirichlet-multinomial, :func:`_slope` takes the place of c / s.
 
+    All other kernels share this one, so that it is compiled once.
+
     Args:
-        block: :class:`Block`; its ``s``, ``ratio`` and ``slope`` are overwritten.
-        documents: :class:`Documents`.
-        first: First of the document's words in the block.
+        rows: Words of a :class:`Block`.
+        counts: Counts of these words.
+        s: Overwritten.
+        ratio: Overwritten.
+        theta: ``(width,)`` padded proportions.
+        gradient: ``(width,)``, overwritten.
+        a: Concentration of a Dirichlet-multinomial; infinite for independent draws.
+        floor: Least probability of a word.
+        first: First of the document's words.
         end: End of the words.
-        row: Row of theta and of the slope.
     """
-    rows, theta, gradient = block.words, block.theta, block.slope
-    counts, s, ratio = block.counts, block.s, block.ratio[row]
-    width, a, cast = theta.shape[1], documents.concentration, theta.dtype.type
-    none, floor = lanes_of(cast(0)), lanes_of(cast(documents.floor))
+    width, cast = len(theta), theta.dtype.type
+    none, least = lanes_of(cast(0)), lanes_of(cast(floor))
     for k in range(0, width, WIDTH):
-        store(gradient, (row, k), none)
+        store(gradient, k, none)
     # Both sums read the rows of eight words before those of the next ones: from the first cache.
     for i in range(first, end, WIDTH):
         n, s0 = i // WIDTH, none
         s1 = s2 = s3 = s4 = s5 = s6 = s7 = none
         for k in range(0, width, WIDTH):
-            t, j = load(theta, (row, k)), WIDTH * k
+            t, j = load(theta, k), WIDTH * k
             s0, s1 = fma(load(rows, (n, j)), t, s0), fma(load(rows, (n, j + 8)), t, s1)
             s2, s3 = fma(load(rows, (n, j + 16)), t, s2), fma(load(rows, (n, j + 24)), t, s3)
             s4, s5 = fma(load(rows, (n, j + 32)), t, s4), fma(load(rows, (n, j + 40)), t, s5)
             s6, s7 = fma(load(rows, (n, j + 48)), t, s6), fma(load(rows, (n, j + 56)), t, s7)
         # A NaN stays.
-        probability = larger(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), floor)
+        probability = larger(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), least)
         store(s, i, probability)
         store(ratio, i, over(load(counts, i), probability))
         if a < math.inf:
@@ -325,12 +330,12 @@ def words_pass(block, documents, first, end, row):
         r6, r7 = spread(ratio, i + 6), spread(ratio, i + 7)
         for k in range(0, width, WIDTH):
             # Two chains of sums, which the processor makes at the same time.
-            x, y, j = load(gradient, (row, k)), none, WIDTH * k
+            x, y, j = load(gradient, k), none, WIDTH * k
             x, y = fma(load(rows, (n, j)), r0, x), fma(load(rows, (n, j + 32)), r4, y)
             x, y = fma(load(rows, (n, j + 8)), r1, x), fma(load(rows, (n, j + 40)), r5, y)
             x, y = fma(load(rows, (n, j + 16)), r2, x), fma(load(rows, (n, j + 48)), r6, y)
             x, y = fma(load(rows, (n, j + 24)), r3, x), fma(load(rows, (n, j + 56)), r7, y)
-            store(gradient, (row, k), plus(x, y))
+            store(gradient, k, plus(x, y))
 
 
 @inlined_in_any_order

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
 from torch_lntm.kernels.numba_ops.blocks import (
     copy_words,
@@ -85,17 +85,19 @@ def expected_counts(
         first: First document.
         end: End of the documents.
     """
+    rows, values, s, ratios, t, g, a, floor = pad
+    begin = np.int64(0)
     for doc in range(first, end):
         i, j = row_offsets[doc], row_offsets[doc + 1]
-        stop = copy_words(words, word_index[i:j], counts[i:j], pad, 0)
+        stop = copy_words(words, word_index[i:j], counts[i:j], rows, values, begin)
         for k in range(weights.shape[1]):
-            pad.theta[0, k] = weights[doc, k]
-        words_pass(pad, pad, 0, stop, 0)
+            t[k] = weights[doc, k]
+        words_pass(rows, values, s, ratios, t, g, a, floor, begin, stop)
         for k in range(weights.shape[1]):
-            topic_counts[doc, k] = weights[doc, k] * pad.slope[0, k]
-        log_likelihood[doc] = words_log_likelihood(pad.counts, pad.s, 0, j - i, math.inf)
+            topic_counts[doc, k] = weights[doc, k] * g[k]
+        log_likelihood[doc] = words_log_likelihood(values, s, begin, j - i, a)
         for entry in range(i, j):
-            ratio[entry] = pad.ratio[0, entry - i]
+            ratio[entry] = ratios[entry - i]
 
 
 @inlined

@@ -85,20 +85,20 @@ class Step(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """Work space of one thread for a document, with the names of :class:`Block`.
+    """Work space of one thread for a document: the first arguments of :func:`words_pass`.
 
     Attributes:
-        words: Rows of a document's words; see :func:`_copy_row`.
+        rows: Rows of a document's words; see :func:`_copy_row`.
         counts: Counts of these words.
         s: Their probabilities.
-        ratio: ``(1, ..)`` counts divided by the probabilities.
-        theta: ``(1, width)``.
-        slope: ``(1, width)``.
+        ratio: Counts divided by the probabilities.
+        theta: ``(width,)``.
+        slope: ``(width,)``.
         concentration: As for :class:`Documents`; infinite.
         floor: As for :class:`Documents`.
     """
 
-    words: Array
+    rows: Array
     counts: Array
     s: Array
     ratio: Array
@@ -111,14 +111,7 @@ class Pad(NamedTuple):
 def new_pad(longest: int, num_topics: int, floor: float, dtype: Any) -> Pad:
     """Work space for documents of at most ``longest`` different words."""
     width, height = padded(num_topics + 1), padded(longest)
-    shapes = (
-        (height // WIDTH, width * WIDTH),
-        (height,),
-        (height,),
-        (1, height),
-        (1, width),
-        (1, width),
-    )
+    shapes: Any = (height // WIDTH, width * WIDTH), height, height, height, width, width
     return Pad(*(aligned_zeros(shape, dtype) for shape in shapes), math.inf, floor)
 
 
@@ -187,15 +180,16 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
         first: First document.
         end: End of the documents.
     """
-    t, g = pad.theta[0], pad.slope[0]
+    rows, counts, s, ratio, t, g, a, floor = pad
+    zero = np.int64(0)
     pseudo = t.dtype.type(concentration)
     for doc in range(first, end):
         begin, size = step.row_offsets[doc], step.row_offsets[doc + 1] - step.row_offsets[doc]
         stop = (size + WIDTH - 1) // WIDTH * WIDTH
         for at in range(stop):
             entry = begin + min(at, size - 1)
-            _copy_row(running, step.words[step.word_index[entry]], pad.words, at)
-            pad.counts[at] = step.counts[entry] if at < size else 0
+            _copy_row(running, step.words[step.word_index[entry]], rows, at)
+            counts[at] = step.counts[entry] if at < size else 0
         own, new = step.theta[doc], step.table[step.index[doc]]
         for _ in range(sweeps):
             for k in range(len(own)):
@@ -204,11 +198,11 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
             for k in range(len(own)):
                 t[k] = running.factor[k] * own[k]
             t[len(own)] = _dot(running.shift, own)
-            words_pass(pad, pad, 0, stop, 0)
+            words_pass(rows, counts, s, ratio, t, g, a, floor, zero, stop)
             _updated_theta(running, own, g, step.tokens[doc], pseudo, new)
-        step.value[doc] = words_log_likelihood(pad.counts, pad.s, 0, stop, math.inf)
+        step.value[doc] = words_log_likelihood(counts, s, zero, stop, a)
         for at in range(size):
-            step.ratio[begin + at] = pad.ratio[0, at]
+            step.ratio[begin + at] = ratio[at]
 
 
 @kernel

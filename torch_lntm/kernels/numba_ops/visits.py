@@ -282,20 +282,22 @@ def _evaluate(block, documents, chart, num_rows, with_value):
         doc, begin, end = block.row[i] % num_docs, block.begin[i], block.end[i]
         _logits(chart, block, i)
         softmax_(theta, i)
-        words_pass(block, documents, begin, end, i)
+        rows, counts, s, ratio = block.words, block.counts, block.s, block.ratio[i]
+        t, g, floor = theta[i], slope[i], documents.floor
+        words_pass(rows, counts, s, ratio, t, g, a, floor, begin, end)
         total = lanes_of(cast(0))
         for k in range(0, width, WIDTH):
-            g = times(load(slope, (i, k)), load(theta, (i, k)))
-            store(slope, (i, k), g)
-            total = plus(total, g)
+            own = times(load(slope, (i, k)), load(theta, (i, k)))
+            store(slope, (i, k), own)
+            total = plus(total, own)
         lost = -documents.lengths[doc]
         if a < math.inf:
             lost = -sum_lanes(total)
         for k in range(0, width, WIDTH):
-            g = fma(lanes_of(lost), load(theta, (i, k)), load(slope, (i, k)))
-            store(slope, (i, k), g)
+            own = fma(lanes_of(lost), load(theta, (i, k)), load(slope, (i, k)))
+            store(slope, (i, k), own)
         if with_value:
-            block.value[i] = words_log_likelihood(block.counts, block.s, begin, end, a)
+            block.value[i] = words_log_likelihood(counts, s, begin, end, a)
             if a < math.inf:
                 block.value[i] += documents.length_terms[doc]
     product(slope, chart.pull, chart.pull_range, block.g)

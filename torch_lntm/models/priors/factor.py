@@ -226,8 +226,8 @@ class IndependentFactorPrior(PseudoDocuments):
         """Set A, loc and Λ to their joint maximisers (*Putthividhya et al. 2009, eqs 15–17*).
 
         In the paper, the updates of A and loc each depend on the other. Here they are solved
-        together, as a regression of eta on the sources and 1. The paper's eq. 17 omits a_kᵀB⁻¹a_k,
-        which the residual sum of squares below contains.
+        together, as a regression of eta on the sources and 1. In both, R_ss contains the sources'
+        covariances, and so the residuals of eq. 17 contain a_kᵀB⁻¹a_k.
 
         Args:
             num_docs: Number of documents in the sums, without empty documents.
