@@ -167,7 +167,7 @@ def estimate(
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
 
     kind_of = "linear" if link == "identity" else "multinomial logit"
-    by_weight = "" if weights is None else ", weighted"
+    by_weight = "" if weights is None else ", weighted,"
     about = (
         f"A {kind_of} regression of {'topic proportions' if outcome is None else outcome} in "
         f"{len(rows):,} documents{by_weight} on {fitted.text}."

@@ -257,7 +257,8 @@ class Effects:
             squares += weight * found[0] ** 2
         pooled[1] += squares - pooled[0] ** 2
         effects, within, between = pooled
-        ends = intervals(effects, within, between, self.num_draws, freedom, level, "atanh")
+        scale: Scale = "atanh" if self.measure == "proportion" else "identity"
+        ends = intervals(effects, within, between, self.num_draws, freedom, level, scale)
         return self._frame(np.stack([effects, *ends]), terms)
 
     def _of_levels(self, at: int, size: int, everyone: Documents) -> NDArray[np.float64]:
