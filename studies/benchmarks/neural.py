@@ -76,6 +76,7 @@ class Fit:
         prior: Prior of theta in the form of ``completion_of``, or None.
         concentration: Concentration of bursty words, or None.
         settings: Settings of the system beyond its defaults, and figures that it reported.
+        correlation: ``(num_topics, num_topics)`` correlations of the topics, if the prior has any.
     """
 
     topics: NDArray[np.floating]
@@ -85,6 +86,7 @@ class Fit:
     prior: Any = None
     concentration: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    correlation: NDArray[np.floating] | None = None
 
 
 def ours(task: Task, **options: Any) -> Fit:
@@ -114,6 +116,7 @@ def ours(task: Task, **options: Any) -> Fit:
         prior=(prior.loc.detach().double(), prior.covariance.detach().double()),
         concentration=model.words.cache_weight,
         settings=settings,
+        correlation=model.topic_correlation().detach().numpy(),
     )
 
 

@@ -3,7 +3,8 @@
 Every corpus is thinned to a few training documents, drawn anew for each seed. The vocabulary stays
 that of all training documents, so that some held-out words occur in no training document. A second
 score leaves such words out. Held-out words are those of the study ``quality``, with theta at its
-exact posterior mean. Clusters are scored on all test documents, as in the study ``tables``.
+exact posterior mean. Clusters are scored on all test documents, as in the study ``tables``, by the
+largest topic. A second reading spreads theta over correlated topics first.
 
 Nats are kept as sums over blocks of test documents. A document is in the same block with every seed
 and condition, so that any two conditions can be compared, with the standard error over blocks.
@@ -306,8 +307,11 @@ def measured(fit: Fit, task: Task, split: Split, tolerance: float) -> dict[str, 
     }
     found = {"cpu_seconds": fit.cpu_seconds}
     if split.test.labels is not None:
-        clusters = fit.proportions(split.test).argmax(1)
-        found["purity"], found["nmi"] = purity_and_nmi(split.test.labels, clusters)
+        theta, labels = fit.proportions(split.test), split.test.labels
+        found["purity"], found["nmi"] = purity_and_nmi(labels, theta.argmax(1))
+        if fit.correlation is not None:
+            spread = theta @ fit.correlation.clip(0)
+            found["purity_spread"], found["nmi_spread"] = purity_and_nmi(labels, spread.argmax(1))
     words = printed_words(fit.topics, split.train, "probability")
     found |= word_list_scores(words, split.test)
     for judge in JUDGES:
@@ -334,6 +338,7 @@ def measured(fit: Fit, task: Task, split: Split, tolerance: float) -> dict[str, 
 COLUMNS: dict[str, tuple[int, str]] = {
     "purity": (2, "purity"),
     "NMI": (2, "nmi"),
+    "NMI, spread": (2, "nmi_spread"),
     "NPMI": (2, "npmi"),
     "TD": (2, "diversity"),
     "intruders": (2, "intruders"),
@@ -424,7 +429,7 @@ def pair_of(
         line[title] = _gain(gain(result, rows, plain, part))
     for title, (digits, score) in COLUMNS.items():
         values = [_number(mean_of(x, score), digits) for x in (plain, rows)]
-        line[title] = " → ".join(values) if all(values) else ""
+        line[title] = " → ".join(filter(None, values))
     return line | {"c": _strength(rows)}
 
 

@@ -110,6 +110,7 @@ def test_the_study_compares_conditions(
     assert all(row["settings"]["c"] >= 1 for row in other)
     assert [list(row["stability"]) for row in other] == [[], ["0"]]
     assert 0 < other[1]["stability"]["0"] <= 1
+    assert all({"nmi", "nmi_spread"} <= set(row) for row in result.rows)
     found = vectors.gain(result, other, plain, "all")
     assert found is not None
     scores = [vectors.pooled(vectors.scores_of(result, x, "all")) for x in (other, plain)]
