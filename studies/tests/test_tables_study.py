@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -248,3 +249,15 @@ def test_the_page_converts_the_corpora(tmp_path: Path, monkeypatch: pytest.Monke
         assert (train.num_docs, test.num_docs, train.num_words) == (12, 5, 6)
         assert list(train.labels or ())[:2] == ["train0", "train1"]
         assert set(test.labels or ()) == {"test0", "test1", "test2"}
+
+
+def test_rows_with_word_vectors_are_those_of_their_study() -> None:
+    pages = Path(__file__).parents[1] / "pages"
+    table = re.compile(r"^\| (\*\w+\*) \| ([\d,]+) \| (.* → .*) \|$", re.MULTILINE)
+    text = (pages / "vectors.md").read_text(encoding="utf-8").split("K = 20:")[0]
+    text = re.sub(" +", " ", text)
+    found = table.findall((pages / "neural.md").read_text(encoding="utf-8"))
+    assert len(found) >= 9
+    for corpus, number, cells in found:
+        row = re.escape(f"| {corpus} | {number} |") + ".*" + re.escape(f"| {cells} |")
+        assert re.search(row, text), corpus
