@@ -217,4 +217,4 @@ def test_the_study_of_levels_has_coverage_by_design_and_link(tmp_path: Path) -> 
             # 12 intervals, none of which is as narrow as a variance of 0 would make it.
             assert share * 12 == pytest.approx(round(share * 12))
             assert 0.01 < width < 1
-    assert "| 4      | 5 " in study.table(rows)
+    assert len(study.table(rows).splitlines()) == 3
