@@ -160,7 +160,8 @@ def _source(text: str, rows: Mapping[str, Tensor], num_topics: int) -> tuple[str
         rf"(?P<log>log(?=\s*\())|(?P<name>{bounded})|(?:topic\s+)?(?P<number>\d{{1,9}})(?!\w)|"
         r"(?P<sign>[-+/()])|\s+"
     )
-    source, used, at = "", [], 0
+    used: list[Tensor] = []
+    source, at = "", 0
     while at < len(text):
         match = token.match(text, at)
         number = int(match["number"] or 0) if match else num_topics
