@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -403,6 +404,7 @@ def test_a_damaged_cache_costs_time_only(damage, numba, tmp_path, monkeypatch) -
         monkeypatch.setattr(caching.FunctionCache, "save_overload", refuse(OSError))
     assert loaded(path)(3) == 6
     assert len(compiled) == 1
+    assert gc.isenabled()
     ends = {"index": ".nbi", "data": ".nbc"}
     for file in tmp_path.glob(f"__pycache__/*{ends.get(damage)}"):
         file.write_bytes(file.read_bytes()[:20])
