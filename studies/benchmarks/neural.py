@@ -410,6 +410,8 @@ def bertopic(task: Task, k_means: bool = False) -> Fit:
     # A word without a training token would have an infinite weight.
     used, words = _used_words(task.train)
     model = BERTopic(
+        # For English it would remove words such as c++.
+        language="multilingual",
         nr_topics=None if k_means else task.num_topics,
         hdbscan_model=KMeans(task.num_topics, random_state=task.seed) if k_means else None,
         umap_model=UMAP(n_components=5, min_dist=0.0, metric="cosine", random_state=task.seed),

@@ -203,3 +203,18 @@ def test_the_study_of_nested_documents_scores_formulas_and_intervals(tmp_path: P
     }
     assert len(row["gains"]) == 10
     assert "| ~ rating + (1 | blog)   " in study.table(result)
+
+
+@pytest.mark.slow
+def test_the_study_of_levels_has_coverage_by_design_and_link(tmp_path: Path) -> None:
+    study = load("levels")
+    settings = study.settings(groups=(4,), docs=(5,), ratios=(0.2,), num_corpora=2)
+    rows = measure("levels", study, settings, tmp_path / "out", progress=False)
+    assert len(rows) == 2
+    for row in rows:
+        for link in ("identity", "logit"):
+            share, width = row[link]
+            # 12 intervals, none of which is as narrow as a variance of 0 would make it.
+            assert share * 12 == pytest.approx(round(share * 12))
+            assert 0.01 < width < 1
+    assert len(study.table(rows).splitlines()) == 3

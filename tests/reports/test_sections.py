@@ -96,7 +96,7 @@ def moving_model() -> TopicModel:
 def test_words_that_rose_and_fell_are_found_with_their_intervals() -> None:
     model = moving_model()
     words = words_by_period(model, top_n=2, num_periods=3)
-    assert list(words) == ["topic", "drift", "2000", "2004", "2009"]
+    assert list(words) == ["topic", "drift", "by noise", "2000", "2004", "2009"]
     assert words["2000"][0].startswith("<b>down</b> ")
     assert words["2009"][0].startswith("up ")
     assert words["drift"].tolist() == pytest.approx([9 / 31, 0], abs=0.01)

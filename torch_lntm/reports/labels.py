@@ -386,14 +386,15 @@ def words_by_period(model: TopicModel, *, top_n: int = 8, num_periods: int = 6) 
         num_periods: Most periods.
 
     Returns:
-        A row for each topic: its number ``topic``, its ``drift``, and a column of words for each
-        period.
+        A row for each topic: its number ``topic``, its ``drift``, the drift ``by noise`` if no word
+        moved (:meth:`DynamicTopics.noise_drift`), and a column of words for each period.
     """
     topics = _moving(model)
     levels = topics.content.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
-    drift = topics.drift()[:, -1].tolist()
-    frame = pd.DataFrame({"topic": range(model.num_topics), "drift": drift})
+    drifts = {"drift": topics.drift(), "by noise": topics.noise_drift()}
+    frame = pd.DataFrame({name: x[:, -1].tolist() for name, x in drifts.items()})
+    frame.insert(0, "topic", range(model.num_topics))
     paths = torch.stack([topics.log_paths(k).log_probs[chosen].cpu() for k in frame["topic"]])
     best = paths.topk(min(top_n, topics.num_words), -1).indices.tolist()
     for i, t in enumerate(chosen):

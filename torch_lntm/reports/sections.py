@@ -184,7 +184,8 @@ def _words_over_time(page: PageData) -> list[Any]:
         f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
         f"{periods.column}, from {first} to {last}. The table has the most probable words of each "
         "topic in some of them, and its drift: the share of its words that changed from the first "
-        "period to the last."
+        "period to the last. By noise alone, a topic whose words stand still has the drift beside "
+        "it."
     )
     strip = words_by_period(page.model).iloc[ranked].replace({"topic": names})
     changes = moving_topics(page.model, level=page.level)

@@ -220,10 +220,32 @@ class DynamicTopics(LevelTopics):
         """``(num_topics, num_periods)`` float64: distance of every topic from its first period.
 
         It is the total variation, the share of the topic's tokens that would have to be other
-        words.
+        words. Noise alone makes it positive; see :meth:`noise_drift`.
         """
         probs = self.double_probs.unflatten(1, (self.num_levels, self.num_words))
         return 0.5 * (probs - probs[:, :1]).abs().sum(-1)
+
+    @torch.no_grad()
+    def noise_drift(self) -> Tensor:
+        """``(num_topics, num_periods)`` float64: :meth:`drift` to expect if no word moved.
+
+        The tokens of every period then differ from their expectation by chance alone, and each
+        moving word turns this noise into a change of its path, as the learned variances allow.
+        """
+        found = torch.zeros(self.num_topics, self.num_levels, dtype=torch.float64)
+        moves = self._moves(self.steps)
+        for k in range(self.num_topics):
+            words = moves[:, k].nonzero().squeeze(1)
+            _, dispersion, hessian = self._walk_variance(k, words)
+            probs = self._logits_at(self.content.levels, k).softmax(1)[:, words]
+            expected = self.tokens.double()[:, k, None] * probs
+            for t in range(1, self.num_levels):
+                contrast = torch.zeros_like(probs)
+                contrast[0], contrast[t] = -1, 1
+                variance = dispersion * (hessian.solve(contrast).square() * expected).sum(0)
+                # The mean size of a normal number is √(2/π) standard deviations.
+                found[k, t] = (probs[0] * (variance / (2 * math.pi)).sqrt()).sum()
+        return found
 
     @torch.no_grad()
     def log_paths(
