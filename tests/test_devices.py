@@ -293,7 +293,7 @@ def test_structural_topic_models_and_their_effects(accelerator) -> None:
         model = lntm.models.stm(NUM_TOPICS, CORPUS, "~ party", **options)
         guide = lntm.guides.TaylorGuide(model.to(device))
         engine = lntm.inference.VariationalEM(
-            model, guide, start="model", max_iterations=2, progress=False
+            model, guide, start="vectors", max_iterations=2, progress=False
         )
         engine.fit(CORPUS)
         found = lntm.effects.estimate(model, guide, CORPUS, "~ party", num_draws=3)

@@ -54,7 +54,8 @@ class WordVectors:
         with other hyphens, underscores, spaces or apostrophes. If there is none, it gets the mean
         vector of the parts between these, provided that all parts are there. Otherwise, if it has
         at least four letters, it gets the mean of the first ten words that begin with it and are at
-        most three letters longer, so that a stem such as ``economi`` has a vector too.
+        most three letters longer, so that a stem such as ``economi`` has a vector too. Of a word
+        that a source has twice, the first vector counts.
 
         Args:
             source: Vectors by column ``(num_words, dimension)``, as an array or tensor. Vectors by

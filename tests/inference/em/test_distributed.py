@@ -36,7 +36,7 @@ CASES: list[dict[str, Any]] = [
     # In longer documents, topics of the start merge and split.
     {"guide": "taylor", "length": 60},
     {"kind": "vectors", "guide": "taylor"},
-    {"kind": "vectors"},
+    {"kind": "vectors", "start": "vectors"},
 ]
 
 

@@ -55,7 +55,7 @@ def read_words(path: Path) -> Iterator[Word]:
         sizes = _SIZES.fullmatch(first)
         num_words, dimension = map(int, sizes.groups()) if sizes else (0, _count_numbers(first))
         if not dimension:
-            raise _damaged(path, 1, first, "its numbers")
+            raise _damaged(path, 1, first, "its numbers, separated by spaces")
         is_text = not sizes or _count_numbers(second) >= dimension
         rest = partial(file.readline, LONGEST) if is_text else partial(file.read1, _PIECE)
         pieces = _bounded(path, chain([second], iter(rest, b"")), limit)

@@ -415,7 +415,7 @@ class Start:
         missing = num_topics - sum(map(len, parts))
         vectors = self.model.topics.word_vectors
         if self.name == "vectors" and vectors is not None and missing:
-            rows = vectors.double().cpu().numpy()
+            rows = vectors.cpu().double().numpy()
             parts.append(vector_topics(corpus, self.order, rows, missing, self.seed + restart))
             missing -= len(parts[-1])
         if self.name == "lda" and not restart:

@@ -120,7 +120,7 @@ def new_block(num_words: int, num_topics: int, dim: int, dtype: Any) -> Block:
         words=zeros(num_words // WIDTH, width * WIDTH),
         counts=zeros(num_words),
         s=zeros(num_words),
-        ratio=zeros(rows, num_words),
+        ratio=zeros(rows, -(-num_words // CACHE_LINE) * CACHE_LINE),
         begin=zeros(rows, dtype=np.int64),
         end=zeros(rows, dtype=np.int64),
         row=zeros(rows, dtype=np.int64),

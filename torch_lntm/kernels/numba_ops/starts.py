@@ -181,8 +181,7 @@ def start_documents(pad, running, step, sweeps, concentration, first, end):
         end: End of the documents.
     """
     rows, counts, s, ratio, t, g, a, floor = pad
-    zero = np.int64(0)
-    pseudo = t.dtype.type(concentration)
+    zero, pseudo = np.int64(0), t.dtype.type(concentration)
     for doc in range(first, end):
         begin, size = step.row_offsets[doc], step.row_offsets[doc + 1] - step.row_offsets[doc]
         stop = (size + WIDTH - 1) // WIDTH * WIDTH

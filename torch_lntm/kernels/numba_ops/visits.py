@@ -263,12 +263,16 @@ def _logits(chart, block, i):
 def _write_counts(block, documents, counts, i):
     """Write a row's proportions, and its words' counts divided by their probabilities."""
     num_docs, row, begin = len(documents.lengths), block.row[i], block.begin[i]
-    chain, doc = row // num_docs, row % num_docs
-    for k in range(counts.theta.shape[1]):
-        counts.theta[row, k] = block.theta[i, k]
-    first = documents.row_offsets[doc]
-    for j in range(documents.row_offsets[doc + 1] - first):
-        counts.ratio[chain, first + j] = block.ratio[i, begin + j]
+    doc, own, theta = row % num_docs, counts.theta[row], block.theta[i]
+    for k in range(len(own)):
+        own[k] = theta[k]
+    # Slices, because a compiler makes vectors of loops that begin at 0.
+    into = counts.ratio[
+        row // num_docs, documents.row_offsets[doc] : documents.row_offsets[doc + 1]
+    ]
+    ratio = block.ratio[i, begin : begin + len(into)]
+    for j in range(len(into)):
+        into[j] = ratio[j]
 
 
 @inlined
