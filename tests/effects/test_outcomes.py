@@ -175,3 +175,14 @@ def test_outcomes_without_a_value_are_refused(model, corpus, theta) -> None:
     assert make(model, zero, corpus, "culture / (culture + 0)").num_draws == NUM_DRAWS
     with pytest.raises(ConfigError, match="topics and outcome are given"):
         make(model, theta, corpus, "0 / economy", topics=[0])
+
+
+def test_warnings_of_separation_name_what_is_absent(model, corpus, theta) -> None:
+    half = np.arange(NUM_DOCS) % 2
+    gone = np.where((half[:, None] == 1) & (np.arange(5) == 4), 1e-12, theta)
+    gone /= gone.sum(-1, keepdims=True)
+    halves = corpus.with_metadata({"half": half})
+    for outcome, absent in (("economy - 4", "the topics 4:"), ("4 / (4 + 0)", r"4 / \(4 \+ 0\):")):
+        options = {"groups": GROUPS, "progress": False, "outcome": outcome}
+        with pytest.warns(lntm.errors.CorpusWarning, match=absent):
+            estimate(model, gone, halves, "~ half", **options)

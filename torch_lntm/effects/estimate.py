@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -133,11 +133,7 @@ def estimate(
     _require_one("link", link, get_args(Link))
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
-    regressed, responses, topic_groups = _topics(model, topics, groups)
-    expression = None
-    if outcome is not None:
-        expression = _outcome(model, outcome, topics, topic_groups)
-        regressed, responses = (expression.text,), expression.responses(link)
+    regressed = _regressed(model, topics, groups, outcome, link)
     rows, of_weights = read_weights(corpus, weights)
     fitted, design = _design(corpus, formula, rows, clusters, of_weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
@@ -151,43 +147,30 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    if isinstance(source, Tensor | np.ndarray):
-        source = ThetaDraws.of(torch.as_tensor(source), model)
-        if len(source.rows) != corpus.num_docs:
-            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
-    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
-    if proportions.num_draws < 2:
-        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
+    proportions = _draws(model, source, corpus, num_draws, rows, options)
 
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for part in proportions:
-            theta = part.theta.double()
-            if expression is not None:
-                theta = expression.transform(theta, part.rows, link)
+            theta = regressed.columns(part.theta.double(), part.rows, link)
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
 
-    kind_of = "linear" if link == "identity" else "multinomial logit"
-    by_weight = "" if weights is None else ", weighted,"
-    about = (
-        f"A {kind_of} regression of {'topic proportions' if outcome is None else outcome} in "
-        f"{len(rows):,} documents{by_weight} on {fitted.text}."
-    )
     regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, responses, kind)
-    labels = topic_labels(proportions.model) if outcome is None else [outcome, f"1 − {outcome}"]
-    _warn_of_separation(formula, labels, regression.separated)
+    regression = regress(design, parts, regressed.responses, kind)
+    _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
+    about = f"documents{'' if weights is None else ', weighted,'} on {fitted.text}"
+    of_outcome = regressed.outcome
     return Effects(
         formula=fitted,
-        topics=regressed,
+        topics=regressed.names,
         link=link,
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(about, method, proportions, float(corpus.lengths[rows].mean())),
+        notes=_notes(outcome, about, link, method, proportions, float(corpus.lengths[rows].mean())),
         model=proportions.model,
         num_draws=proportions.num_draws,
-        groups=topic_groups,
-        measure="proportion" if expression is None else expression.measure,
+        groups=regressed.groups,
+        measure="proportion" if of_outcome is None else of_outcome.measure,
     )
 
 
@@ -197,11 +180,15 @@ def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
         raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
 
 
-def _notes(about: str, method: str, draws: ThetaDraws, mean_length: float) -> tuple[str, ...]:
+def _notes(
+    outcome: str | None, on: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
+) -> tuple[str, ...]:
     """Describes the regression, and which uncertainty the intervals include or leave out."""
+    what = outcome or "topic proportions"
+    kind = "multinomial logit" if link == "logit" else "linear"
     sources = "; ".join(draws.sources_of_uncertainty)
     notes = [
-        about,
+        f"A {kind} regression of {what} in {len(draws.rows):,} {on}.",
         f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
     ]
     is_short = mean_length < SHORT_DOCUMENT
@@ -278,29 +265,73 @@ def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray
         warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
 
 
-def _topics(
-    model: TopicModel, topics: Sequence[int | str] | None, groups: Any
-) -> tuple[tuple[int | str, ...], Tensor, TopicGroups | None]:
-    """Topics and groups to regress, their matrix from all topics, and the groups of topics."""
-    found = as_groups(model, groups)
+class _Regressed(NamedTuple):
+    """What is regressed.
+
+    Attributes:
+        names: Numbers of topics and names of groups, or the expression of an outcome.
+        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`columns`.
+        groups: The groups, if any.
+        outcome: The outcome, if there is one.
+    """
+
+    names: tuple[int | str, ...]
+    responses: Tensor
+    groups: TopicGroups | None
+    outcome: Outcome | None = None
+
+    def columns(self, theta: Tensor, rows: NDArray[np.int64], link: Link) -> Tensor:
+        """Columns to regress, of proportions: of all topics, or of a ratio."""
+        return theta if self.outcome is None else self.outcome.transform(theta, rows, link)
+
+    def labels(self, model: TopicModel) -> list[str]:
+        """Labels of the columns of a logit."""
+        if self.outcome is None or self.outcome.below is None:
+            return topic_labels(model)
+        return [self.outcome.text, f"1 − {self.outcome.text}"]
+
+
+def _regressed(
+    model: TopicModel,
+    topics: Sequence[int | str] | None,
+    groups: Any,
+    outcome: str | None,
+    link: Link,
+) -> _Regressed:
+    """The topics and groups to regress, or an outcome of them."""
+    found, names = as_groups(model, groups), model.topic_names
+    every = torch.eye(model.num_topics).double()
+    if outcome is not None:
+        if topics is not None:
+            raise ConfigError("topics and outcome are given; expected one of them")
+        rows = {str(k): row for k, row in enumerate(every)} | dict(zip(names, every, strict=True))
+        if found is not None:
+            rows |= dict(zip(found.names, found.sums(every).mT, strict=True))
+        of = parse_outcome(outcome, rows, model.num_topics)
+        return _Regressed((of.text,), of.responses(link), found, of)
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
-        numbers = find_topics(model.topic_names, topics)
-    every = torch.eye(model.num_topics).double()
+        numbers = find_topics(names, topics)
     if found is None:
-        return tuple(numbers), every[numbers], None
-    return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
+        return _Regressed(tuple(numbers), every[numbers], None)
+    responses = torch.cat([every[numbers], found.sums(every).mT])
+    return _Regressed((*numbers, *found.names), responses, found)
 
 
-def _outcome(
-    model: TopicModel, text: str, topics: Sequence[int | str] | None, groups: TopicGroups | None
-) -> Outcome:
-    """The outcome that an expression of topics and groups describes."""
-    if topics is not None:
-        raise ConfigError("topics and outcome are given; expected one of them")
-    every = torch.eye(model.num_topics).double()
-    rows = {str(k): row for k, row in enumerate(every)}
-    rows |= dict(zip(model.topic_names, every, strict=True))
-    if groups is not None:
-        rows |= dict(zip(groups.names, groups.sums(every).mT, strict=True))
-    return parse_outcome(text, rows, model.num_topics)
+def _draws(
+    model: TopicModel,
+    source: Any,
+    corpus: Corpus,
+    num_draws: int | None,
+    rows: NDArray[np.int64],
+    options: dict[str, Any],
+) -> ThetaDraws:
+    """At least two draws of the documents' proportions."""
+    if isinstance(source, Tensor | np.ndarray):
+        source = ThetaDraws.of(torch.as_tensor(source), model)
+        if len(source.rows) != corpus.num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
+    draws = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
+    if draws.num_draws < 2:
+        raise ConfigError(f"{draws!r}; expected at least 2 draws")
+    return draws
