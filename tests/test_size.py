@@ -22,7 +22,7 @@ BUDGETS = {
     ("torch_lntm",): 27_318,
     ("torch_lntm/corpus", "torch_lntm/files"): 2_928,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_982,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 1_967,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 1_969,
     ("torch_lntm/cli",): 1_230,
     ("torch_lntm/inference",): 4_025,
     ("torch_lntm/evaluation",): 1_285,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -129,12 +129,12 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    require_model(model)
-    _require_one("link", link, get_args(Link))
-    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
+    _check_settings(model, link, standard_errors)
     corpus = as_corpus(corpus)
     regressed = _regressed(model, topics, groups, outcome, link)
-    rows, of_weights = read_weights(corpus, weights)
+    rows, of_weights, sort = corpus.nonempty, None, "documents"
+    if weights is not None:
+        (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
     fitted, design = _design(corpus, formula, rows, clusters, of_weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
     columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
@@ -147,18 +147,19 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    proportions = _draws(model, source, corpus, num_draws, rows, options)
+    drawn = _of_array(model, source, corpus.num_docs)
+    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
+    if proportions.num_draws < 2:
+        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for part in proportions:
-            theta = regressed.columns(part.theta.double(), part.rows, link)
-            yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), regressed.columns(part, link)
 
     regress = regress_logit if link == "logit" else regress_linear
     regression = regress(design, parts, regressed.responses, kind)
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
-    about = f"documents{'' if weights is None else ', weighted,'} on {fitted.text}"
-    of_outcome = regressed.outcome
+    on = f"{sort} on {fitted.text}"
     return Effects(
         formula=fitted,
         topics=regressed.names,
@@ -166,12 +167,19 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(outcome, about, link, method, proportions, float(corpus.lengths[rows].mean())),
+        notes=_notes(outcome, on, link, method, proportions, corpus.lengths[rows]),
         model=proportions.model,
         num_draws=proportions.num_draws,
         groups=regressed.groups,
-        measure="proportion" if of_outcome is None else of_outcome.measure,
+        measure=regressed.measure,
     )
+
+
+def _check_settings(model: Any, link: Any, standard_errors: Any) -> None:
+    """Check the model and the settings that have few values."""
+    require_model(model)
+    _require_one("link", link, get_args(Link))
+    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
 
 
 def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
@@ -181,7 +189,7 @@ def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
 
 
 def _notes(
-    outcome: str | None, on: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
+    outcome: str | None, on: str, link: Link, method: str, draws: ThetaDraws, lengths: Any
 ) -> tuple[str, ...]:
     """Describes the regression, and which uncertainty the intervals include or leave out."""
     what = outcome or "topic proportions"
@@ -191,6 +199,7 @@ def _notes(
         f"A {kind} regression of {what} in {len(draws.rows):,} {on}.",
         f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
     ]
+    mean_length = float(lengths.mean())
     is_short = mean_length < SHORT_DOCUMENT
     if draws.fixed:
         large = f", which is large for documents of {mean_length:.0f} tokens" if is_short else ""
@@ -280,9 +289,15 @@ class _Regressed(NamedTuple):
     groups: TopicGroups | None
     outcome: Outcome | None = None
 
-    def columns(self, theta: Tensor, rows: NDArray[np.int64], link: Link) -> Tensor:
-        """Columns to regress, of proportions: of all topics, or of a ratio."""
-        return theta if self.outcome is None else self.outcome.transform(theta, rows, link)
+    @property
+    def measure(self) -> Literal["proportion", "value"]:
+        """Whether a proportion is regressed, or an outcome beyond 0 or 1."""
+        return "proportion" if self.outcome is None else self.outcome.measure
+
+    def columns(self, part: Any, link: Link) -> Tensor:
+        """Columns to regress of a part of the draws: the topics' proportions, or a ratio."""
+        theta = part.theta.double()
+        return theta if self.outcome is None else self.outcome.transform(theta, part.rows, link)
 
     def labels(self, model: TopicModel) -> list[str]:
         """Labels of the columns of a logit."""
@@ -318,20 +333,10 @@ def _regressed(
     return _Regressed((*numbers, *found.names), responses, found)
 
 
-def _draws(
-    model: TopicModel,
-    source: Any,
-    corpus: Corpus,
-    num_draws: int | None,
-    rows: NDArray[np.int64],
-    options: dict[str, Any],
-) -> ThetaDraws:
-    """At least two draws of the documents' proportions."""
+def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:
+    """A source of draws, where it may be an array of them."""
     if isinstance(source, Tensor | np.ndarray):
         source = ThetaDraws.of(torch.as_tensor(source), model)
-        if len(source.rows) != corpus.num_docs:
-            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
-    draws = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
-    if draws.num_draws < 2:
-        raise ConfigError(f"{draws!r}; expected at least 2 draws")
-    return draws
+        if len(source.rows) != num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {num_docs}")
+    return source

@@ -63,22 +63,18 @@ def column_or_values(
     return complete_column(name, table.metadata.iloc[rows])
 
 
-def read_weights(
-    corpus: Corpus, weights: Any
-) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+def read_weights(corpus: Corpus, weights: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Documents with words and a positive weight, and their weights, of mean 1.
 
     Args:
         corpus: The documents.
-        weights: Name of a column, or values, or None for equal weights.
+        weights: Name of a column, or values.
 
     Raises:
         ConfigError: A weight is negative or not finite, or all are 0.
         CorpusError: As for :func:`column_or_values`.
     """
     rows = corpus.nonempty
-    if weights is None:
-        return rows, None
     found = column_or_values(corpus, weights, "weights", rows)
     if found.dtype.kind not in "bif" or not (np.isfinite(found) & (found >= 0)).all():
         raise ConfigError("weights must be finite numbers from 0, one for each document")

@@ -216,9 +216,11 @@ def summarise_corpus(
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
     model, nonempty = draws.model, torch.from_numpy(corpus.lengths > 0)
-    of_weights = np.zeros(len(corpus))
-    counted, positive = read_weights(corpus, weights)
-    of_weights[counted] = 1.0 if positive is None else positive
+    of_weights = (corpus.lengths > 0).astype(np.float64)
+    if weights is not None:
+        counted, positive = read_weights(corpus, weights)
+        of_weights[:] = 0.0
+        of_weights[counted] = positive
     size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
     columns = (*range(size), *(() if merged is None else merged.names))
     everything = Levels("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
