@@ -192,10 +192,11 @@ def test_levels_of_equal_words_have_the_sums_of_shared_topics() -> None:
 def test_the_strength_follows_the_sums_within_its_bounds() -> None:
     topics, found = DirichletTopics(NUM_TOPICS, NUM_WORDS, word_vectors=vectors()), []
     topics.prepare_(make_corpus()[0])
-    for due in (1.0, 2.0, 1e9, 1e-9):
+    for due in (1.0, 1.5, *[1e9] * 8, *[1e-9] * 9):
         topics.learn_(expected_counts(), due=torch.tensor(due), usual=torch.ones(()))
         found.append(float(meaning_of(topics).strength))
-    assert found == [10.0, 40.0, 1e5, 1.0]
+    assert found[:3] == [10.0, 22.5, 90.0]
+    assert (found[9], found[-1]) == (1e5, 1.0)
 
 
 def test_vectors_of_many_dimensions_keep_their_principal_components() -> None:

@@ -16,8 +16,8 @@ from torch_lntm.models.topics.topics import softmax_of_words
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
 LOWEST, HIGHEST, FIRST_STRENGTH = 1.0, 1e5, 10.0
-#: Rounds of learning from the first counts.
-FIRST_ROUNDS = 3
+#: Rounds of learning from the first counts, and the most that a round multiplies the strength by.
+FIRST_ROUNDS, MOST_CHANGE = 3, 4.0
 #: Precision of a topic's vector. Between 0.1 and 100 it changes no result.
 PRECISION = 1.0
 #: Most dimensions of the vectors; those of more keep their principal components.
@@ -193,9 +193,10 @@ class Meaning(nn.Module):
     ) -> dict[str, Tensor]:
         """Sums over some documents, by which the strength is learned.
 
-        Half of a document's tokens predict the other half, by counts N − r without the document:
-        Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k − r_k + Σ_v others_kv + c), where the
-        proportions z know the first half only.
+        Half of a document's tokens predict the other half by counts N − r, which leave out the
+        document's own part r, at proportions z that know the first half only:
+
+            Σ_k z_k (N_kv − r_kv + others_kv + c m_kv) / (N_k − r_k + Σ_v others_kv + c)
 
         Args:
             counts: ``(num_words, num_topics)`` expected tokens N.
@@ -252,8 +253,10 @@ class Meaning(nn.Module):
             if not float(self.strength) > 0:
                 self.strength.fill_(FIRST_STRENGTH)
             else:
-                # The square makes this fixed point nearly as fast as Newton's method.
-                self.strength.mul_((due / usual).square()).clamp_(LOWEST, HIGHEST)
+                # The square makes this fixed point nearly as fast as Newton's method. Few documents
+                # may seem to need a far larger or smaller strength.
+                factor = (due / usual).square().clamp_(1 / MOST_CHANGE, MOST_CHANGE)
+                self.strength.mul_(factor).clamp_(LOWEST, HIGHEST)
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
         prior, rest = self.pseudo_tokens(), (counts - 1).clamp_min_(0).add_(others)
