@@ -513,7 +513,7 @@ def _settle(
     centre = (sums[0].mean(0), sums[1].mean(0))
     mean = (torch.zeros_like(centre[0]), torch.zeros_like(centre[1]))
     fitted: dict[int, Coefficients] = {}
-    for _ in range(UPDATES):
+    for left in reversed(range(UPDATES)):
         penalties = scale / variances
         ridge = equations.ridge(penalties)
         mean, system = equations.maximise(mean, centre, ridge)
@@ -539,8 +539,8 @@ def _settle(
         new = variances * torch.stack(of_effects).mean(0) / moments.clamp_min(1e-300)
         new = new.clamp(MIN_VARIANCE, MAX_VARIANCE)
         change = torch.cat([new / variances, (new_scale / scale)[None]]).log().abs().max()
-        if float(change) < CHANGE:
-            break
+        if not left or float(change) < CHANGE:
+            break  # with the variances and the scale of these penalties
         variances, scale = new, new_scale
     random = RandomTerms(penalties, variances.sqrt(), dispersion)
     return random, float(freedom.mean()), mean, system, inner
