@@ -404,6 +404,17 @@ def test_topics_from_vectors_join_documents_of_similar_meaning() -> None:
     assert few.min() > 0
 
 
+def test_words_without_vectors_say_nothing_of_what_documents_mean() -> None:
+    counts = np.kron(np.eye(2, dtype=int), np.full((10, 2), 2))
+    # Half of the documents of either meaning have many of such words.
+    unknown = np.arange(20)[:, None] % 2 * np.full((1, 3), 9)
+    vectors = np.array([[1.0, 0.1], [1.0, 0.2], [0.1, 1.0], [0.2, 1.0], *np.zeros((3, 2))])
+    corpus = Corpus.from_matrix(np.hstack([counts, unknown]))
+    topics = vector_topics(corpus, np.arange(20), vectors, 2, 0).numpy()
+    first = topics[topics[:, 0].argmax()]
+    assert first[0] > 5 * first[2]
+
+
 def test_topics_from_vectors_need_vectors() -> None:
     model = ctm(4, 30)
     with pytest.raises(ConfigError, match="word vectors"):
