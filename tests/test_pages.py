@@ -68,6 +68,7 @@ RUN: dict[str, dict[str, str]] = {
         "DocumentHMC(model), corpus)": "DocumentHMC(model), corpus, 2, warmup_steps=5)",
         "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",
         "topics=[3]": "topics=[1]",
+        '"government": [4], "war": [5]': '"government": [1], "war": [2]',
     },
     "time.md": {},
 }

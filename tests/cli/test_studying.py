@@ -67,6 +67,9 @@ def test_effects(run, capsys):
     )
     assert main(["effects", run, "--source", "joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().out
+    ratio = ("--outcome", "log(new / 1)", "--groups", "new=0", "--link", "identity")
+    assert main(["effects", run, "--num-draws", "3", *ratio, "--print-as", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("log(new / 1),Intercept,")
     for options, message in (
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
         (("--topics", "a"), "the topics have no names"),

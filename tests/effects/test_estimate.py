@@ -283,6 +283,34 @@ def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> Non
         estimate(model, theta, corpus, "~ party", weights=pd.Series(age)[::-1])
 
 
+@pytest.mark.parametrize("link", ["logit", "identity"])
+def test_weights_count_equal_documents_of_a_cluster(model, guide, corpus, link) -> None:
+    """Copies of a document are a cluster, and a document of weight 0 is none at all."""
+    theta, count = theta_of(model, guide, corpus, 4), np.arange(NUM_DOCS) % 4
+    by_weight = estimate(model, theta, corpus, "~ party + age", weights=count, link=link)
+    copies = np.repeat(np.arange(NUM_DOCS), count)
+    options = {"link": link, "clusters": copies}
+    copied = estimate(model, theta[:, copies], corpus[copies], "~ party + age", **options)
+    kept = count > 0
+    options = {"link": link, "clusters": np.arange(NUM_DOCS)[kept], "weights": count[kept]}
+    left = estimate(model, theta[:, kept], corpus[kept], "~ party + age", **options)
+    for found in (copied, left):
+        for rows, others in (
+            (found.predict("party"), by_weight.predict("party")),
+            (found.difference("age", 50, 30), by_weight.difference("age", 50, 30)),
+        ):
+            np.testing.assert_allclose(rows["estimate"], others["estimate"], rtol=1e-6)
+    # Clusters of one document are HC1 up to (n - 1) / (n - k), and n is what counts as documents.
+    pair = (
+        e.regression.covariance(e._of_term("age").gradients[:, None])[0] for e in (copied, left)
+    )
+    many, few = (len(e.design.x) for e in (copied, left))
+    ratio = (many - 1) / (many - 4) * (few - 4) / (few - 1)
+    one, other = (within[:, 0, 0].numpy() for within in pair)
+    np.testing.assert_allclose(one, ratio * other, rtol=1e-6)
+    assert "documents, weighted, on ~ party" in repr(by_weight)
+
+
 # -------------------------------------------------------------------- predictions
 
 
@@ -398,7 +426,11 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     refused("finite and not negative", model, -theta, corpus, "~ party")
     refused("'income'", model, theta, corpus, "~ income", error=MissingColumnError)
     refused("age is determined", model, theta, corpus, "~ party + I(2 * age) + age")
-    refused("weights must be positive", model, theta, corpus, "~ party", weights=np.zeros(60))
+    refused("all documents with words are 0", *few, weights=np.zeros(60))
+    refused("finite numbers from 0", *few, weights=np.r_[-1.0, np.ones(59)])
+    refused("lacks a value", *few, weights=np.r_[np.nan, np.ones(59)], error=CorpusError)
+    refused("finite numbers from 0", *few, weights=np.r_[np.inf, np.ones(59)])
+    refused("finite numbers from 0", *few, weights="party")
     refused("'clusters': expected one", *few, clusters=[1, 2], error=CorpusError)
     refused("expected at least 2 draws", model, guide, corpus, "~ party", num_draws=1)
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -70,6 +71,27 @@ def test_means_and_intervals_follow_rubins_rules(known, theta, max_docs):
     assert found.overall.mean[0] == pytest.approx(theta[:, filled].mean((0, 1)))
     assert found.documents.theta.numpy() == pytest.approx(theta.mean(0))
     assert found.documents.converged.all()
+
+
+def test_weighted_shares_have_the_errors_of_a_survey(known, theta):
+    """Weighted least squares on a constant, with HC1, of each draw; a document of weight 0."""
+    guide, corpus = known
+    weights = np.random.default_rng(1).uniform(0.5, 3, 12)
+    weights[[2, 5]] = 0.0
+    draws = theta_draws(guide, corpus, SAMPLES, seed=3)
+    found = summarise_corpus(draws, corpus.with_metadata({"w": weights}), weights="w").overall
+    w = np.where(corpus.lengths > 0, weights, 0) / weights[corpus.lengths > 0].sum()
+    means = theta.transpose(0, 2, 1) @ w
+    errors = theta - means[:, None]
+    within = 9 / 8 * (w[:, None] ** 2 * errors**2).sum(1).mean(0)
+    variance = within + (1 + 1 / SAMPLES) * means.var(0, ddof=1)
+    assert found.num_docs.tolist() == [9]
+    assert found.mean[0] == pytest.approx(means.mean(0))
+    assert found.standard_error[0] == pytest.approx(np.sqrt(variance))
+    equal = summarise_corpus(draws, corpus, weights=np.full(12, 5.0)).overall.frame()
+    pd.testing.assert_frame_equal(equal, summarise_corpus(draws, corpus).overall.frame())
+    with pytest.raises(ConfigError, match="finite numbers from 0"):
+        summarise_corpus(draws, corpus, weights=-weights)
 
 
 def test_groups_that_differ_more_clearly_have_a_larger_difference():

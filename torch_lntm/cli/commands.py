@@ -371,7 +371,7 @@ def convert(
 
 
 @register_command("effects")
-@takes("effects:estimate", "link standard_errors clusters weights num_draws")
+@takes("effects:estimate", "link outcome standard_errors clusters weights num_draws")
 def effects(
     documents: RunDocuments,
     *,
@@ -399,6 +399,8 @@ def effects(
             and to no topic with --groups.
         groups: Groups of topics to regress, such as "economy=3,7; war=1", or a file that ends in
             .json or .yaml with topics by group.
+        outcome: Outcome to regress instead, such as "economy / (economy + 7)", of topics and
+            --groups.
         clusters: Column of clusters of dependent documents.
         weights: Column of the documents' weights.
         source: Source of the draws. guide: The approximation that the run used, or the model's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,12 @@ from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import regress_linear
 from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import complete_column
+from torch_lntm.formulas.columns import column_or_values, read_weights
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -45,6 +46,7 @@ def estimate(
     link: Link = "logit",
     topics: Sequence[int | str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    outcome: str | None = None,
     standard_errors: StandardErrors | None = None,
     clusters: Any = None,
     weights: Any = None,
@@ -85,6 +87,10 @@ def estimate(
             are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
             :class:`TopicGroups`. A group's proportion is the sum over its topics, draw by draw.
+        outcome: Expression of topics and groups to regress instead, computed draw by draw: a sum or
+            difference, a ratio such as ``"economy / (economy + culture)"``, or its logarithm,
+            ``"log(economy / culture)"``. Topics go by name or number, and ``groups`` adds names.
+            The logit takes sums, differences and ratios between 0 and 1.
         standard_errors: ``"classical"``, or ``"HC1"`` or ``"HC3"``, which are robust to unequal
             variances. Defaults to ``"HC1"`` for the logit and to ``"HC3"`` for the linear
             regression, because proportions near 0 vary less. With random terms the covariance is
@@ -92,8 +98,11 @@ def estimate(
         clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
             which go by the index if they are a series. Standard errors are then robust to any
             dependence within a cluster. Refused with random terms.
-        weights: Positive weights of the documents in the regression, given like ``clusters``: the
-            name of a column of numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
+        weights: Survey or frequency weights of the documents, given like ``clusters``: the name of
+            a column of numbers, or ``(num_docs,)`` numbers. Only their ratios matter, documents of
+            weight 0 are left out, and predictions average over the others by weight. Robust errors
+            are then those of a survey, by design (``docs/structural.md``). Defaults to equal
+            weights.
         num_draws: Draws of each document. Defaults to 50, or to fewer for large corpora, but at
             least 25. If ``source`` consists of draws, all of them are used.
         coefficients: Draw the prior mean's coefficients too, if the prior has any.
@@ -120,13 +129,13 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    require_model(model)
-    _require_one("link", link, get_args(Link))
-    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
+    _check_settings(model, link, standard_errors)
     corpus = as_corpus(corpus)
-    regressed, responses, topic_groups = _topics(model, topics, groups)
-    rows = corpus.nonempty
-    fitted, design = _design(corpus, formula, rows, clusters, weights)
+    regressed = _regressed(model, topics, groups, outcome, link)
+    rows, of_weights, sort = corpus.nonempty, None, "documents"
+    if weights is not None:
+        (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
+    fitted, design = _design(corpus, formula, rows, clusters, of_weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
     columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
@@ -138,33 +147,39 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    if isinstance(source, Tensor | np.ndarray):
-        source = ThetaDraws.of(torch.as_tensor(source), model)
-        if len(source.rows) != corpus.num_docs:
-            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
-    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
+    drawn = _of_array(model, source, corpus.num_docs)
+    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
     def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for part in proportions:
-            yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), regressed.columns(part, link)
 
     regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, responses, kind)
-    _warn_of_separation(formula, proportions.model, regression.separated)
+    regression = regress(design, parts, regressed.responses, kind)
+    _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
+    on = f"{sort} on {fitted.text}"
     return Effects(
         formula=fitted,
-        topics=regressed,
+        topics=regressed.names,
         link=link,
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(fitted.text, link, method, proportions, float(corpus.lengths[rows].mean())),
+        notes=_notes(outcome, on, link, method, proportions, corpus.lengths[rows]),
         model=proportions.model,
         num_draws=proportions.num_draws,
-        groups=topic_groups,
+        groups=regressed.groups,
+        measure=regressed.measure,
     )
+
+
+def _check_settings(model: Any, link: Any, standard_errors: Any) -> None:
+    """Check the model and the settings that have few values."""
+    require_model(model)
+    _require_one("link", link, get_args(Link))
+    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
 
 
 def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
@@ -174,15 +189,17 @@ def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
 
 
 def _notes(
-    text: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
+    outcome: str | None, on: str, link: Link, method: str, draws: ThetaDraws, lengths: Any
 ) -> tuple[str, ...]:
     """Describes the regression, and which uncertainty the intervals include or leave out."""
+    what = outcome or "topic proportions"
     kind = "multinomial logit" if link == "logit" else "linear"
     sources = "; ".join(draws.sources_of_uncertainty)
     notes = [
-        f"A {kind} regression of topic proportions in {len(draws.rows):,} documents on {text}.",
+        f"A {kind} regression of {what} in {len(draws.rows):,} {on}.",
         f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
     ]
+    mean_length = float(lengths.mean())
     is_short = mean_length < SHORT_DOCUMENT
     if draws.fixed:
         large = f", which is large for documents of {mean_length:.0f} tokens" if is_short else ""
@@ -197,9 +214,8 @@ def _notes(
     return tuple(notes)
 
 
-def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
+def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int]) -> None:
     """Warn of topics that almost vanish at some values of the columns."""
-    labels = topic_labels(model)
     if topics:
         warn(
             f"formula {text!r} separates documents without the topics "
@@ -211,7 +227,11 @@ def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> 
 
 
 def _design(
-    corpus: Corpus, text: str, rows: NDArray[np.int64], clusters: Any, weights: Any
+    corpus: Corpus,
+    text: str,
+    rows: NDArray[np.int64],
+    clusters: Any,
+    weights: NDArray[np.float64] | None,
 ) -> tuple[Formula, Design]:
     """The formula and the design of the documents with words.
 
@@ -220,18 +240,13 @@ def _design(
     selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected)
     positions = fitted.positions(selected) if fitted.random else None
-    of_weights = of_clusters = None
-    if weights is not None:
-        column = _column(corpus, weights, "weights", rows)
-        if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
-            raise ConfigError("weights must be positive finite numbers, one for each document")
-        of_weights = column / column.mean()
+    of_clusters = None
     if clusters is not None:
-        column = _column(corpus, clusters, "clusters", rows)
+        column = column_or_values(corpus, clusters, "clusters", rows)
         of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
-        design = Design(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
+        design = Design(fitted.names, matrix, weights, of_clusters, positions, sizes)
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
@@ -259,22 +274,69 @@ def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray
         warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
 
 
-def _topics(
-    model: TopicModel, topics: Sequence[int | str] | None, groups: Any
-) -> tuple[tuple[int | str, ...], Tensor, TopicGroups | None]:
-    """Topics and groups to regress, their matrix from all topics, and the groups of topics."""
-    found = as_groups(model, groups)
+class _Regressed(NamedTuple):
+    """What is regressed.
+
+    Attributes:
+        names: Numbers of topics and names of groups, or the expression of an outcome.
+        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`columns`.
+        groups: The groups, if any.
+        outcome: The outcome, if there is one.
+    """
+
+    names: tuple[int | str, ...]
+    responses: Tensor
+    groups: TopicGroups | None
+    outcome: Outcome | None = None
+
+    @property
+    def measure(self) -> Literal["proportion", "value"]:
+        """Whether a proportion is regressed, or an outcome beyond 0 or 1."""
+        return "proportion" if self.outcome is None else self.outcome.measure
+
+    def columns(self, part: Any, link: Link) -> Tensor:
+        """Columns to regress of a part of the draws: the topics' proportions, or a ratio."""
+        theta = part.theta.double()
+        return theta if self.outcome is None else self.outcome.transform(theta, part.rows, link)
+
+    def labels(self, model: TopicModel) -> list[str]:
+        """Labels of the columns of a logit."""
+        if self.outcome is None or self.outcome.below is None:
+            return topic_labels(model)
+        return [self.outcome.text, f"1 − {self.outcome.text}"]
+
+
+def _regressed(
+    model: TopicModel,
+    topics: Sequence[int | str] | None,
+    groups: Any,
+    outcome: str | None,
+    link: Link,
+) -> _Regressed:
+    """The topics and groups to regress, or an outcome of them."""
+    found, names = as_groups(model, groups), model.topic_names
+    every = torch.eye(model.num_topics).double()
+    if outcome is not None:
+        if topics is not None:
+            raise ConfigError("topics and outcome are given; expected one of them")
+        rows = {str(k): row for k, row in enumerate(every)} | dict(zip(names, every, strict=True))
+        if found is not None:
+            rows |= dict(zip(found.names, found.sums(every).mT, strict=True))
+        of = parse_outcome(outcome, rows, model.num_topics)
+        return _Regressed((of.text,), of.responses(link), found, of)
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
-        numbers = find_topics(model.topic_names, topics)
-    every = torch.eye(model.num_topics).double()
+        numbers = find_topics(names, topics)
     if found is None:
-        return tuple(numbers), every[numbers], None
-    return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
+        return _Regressed(tuple(numbers), every[numbers], None)
+    responses = torch.cat([every[numbers], found.sums(every).mT])
+    return _Regressed((*numbers, *found.names), responses, found)
 
 
-def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Values of some documents: a column of the metadata, or values by index or position."""
-    if isinstance(values, str):
-        return complete_column(values, corpus.metadata.iloc[rows])
-    return complete_column(what, corpus.with_metadata({what: values}).metadata.iloc[rows])
+def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:
+    """A source of draws, where it may be an array of them."""
+    if isinstance(source, Tensor | np.ndarray):
+        source = ThetaDraws.of(torch.as_tensor(source), model)
+        if len(source.rows) != num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {num_docs}")
+    return source

@@ -337,8 +337,8 @@ class LogitRegression:
     @property
     def spread(self) -> Tensor:
         """``(num_responses, num_random_terms)`` standard deviations; NaN for groups of topics."""
-        single = (self.responses > 0).sum(1) == 1
-        spread = self.responses @ self.random.spread.mT
+        single = (self.responses != 0).sum(1) == 1
+        spread = self.responses.abs() @ self.random.spread.mT
         return torch.where(single[:, None], spread, torch.nan)
 
     def predict(self, x: Tensor, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

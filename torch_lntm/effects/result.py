@@ -115,7 +115,7 @@ class Quantity(NamedTuple):
     def less(self, other: Quantity) -> Quantity:
         """The difference."""
         gradients, row = self.gradients - other.gradients, self.row - other.row
-        scale: Scale = "identity" if self.scale == "identity" else "atanh"
+        scale: Scale = "atanh" if self.scale == "logit" else "identity"
         return Quantity(self.estimates - other.estimates, gradients, row, scale)
 
 
@@ -134,7 +134,8 @@ class Effects:
         notes: Sentences that describe the regression, and which uncertainty its intervals include.
         model: The model.
         num_draws: Number of draws.
-        groups: Groups of topics, if some were regressed.
+        groups: Groups of topics, if some were regressed or named in an outcome.
+        measure: What is predicted: a proportion, or a value of an outcome.
     """
 
     formula: Formula
@@ -147,6 +148,7 @@ class Effects:
     model: TopicModel
     num_draws: int
     groups: TopicGroups | None = None
+    measure: Literal["proportion", "value"] = "proportion"
 
     def __repr__(self) -> str:
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
@@ -255,7 +257,8 @@ class Effects:
             squares += weight * found[0] ** 2
         pooled[1] += squares - pooled[0] ** 2
         effects, within, between = pooled
-        ends = intervals(effects, within, between, self.num_draws, freedom, level, "atanh")
+        scale: Scale = "atanh" if self.measure == "proportion" else "identity"
+        ends = intervals(effects, within, between, self.num_draws, freedom, level, scale)
         return self._frame(np.stack([effects, *ends]), terms)
 
     def _of_levels(self, at: int, size: int, everyone: Documents) -> NDArray[np.float64]:
@@ -416,7 +419,7 @@ class Effects:
             ends = points[["estimate", "lower", "upper"]].to_numpy()
             series.append(Series(label, points[_key(name)].tolist(), ends))
         kind = self.formula.kinds.get(name, "text")
-        along = f"expected proportion, {options.get('level', 0.95):.0%} intervals"
+        along = f"expected {self.measure}, {options.get('level', 0.95):.0%} intervals"
         return plot_effects(series, kind, name, along, f"Topic {series[0].label}", ax=ax)
 
     def plot_difference(
@@ -459,7 +462,9 @@ class Effects:
             points = rows.loc[list(drawn)]
             ends = points[["estimate", "lower", "upper"]].to_numpy()
             series.append(Series(points[_key(name)].iloc[0], list(drawn.values()), ends))
-        along = f"difference of expected proportions, {options.get('level', 0.95):.0%} intervals"
+        along = (
+            f"difference of expected {self.measure}s, {options.get('level', 0.95):.0%} intervals"
+        )
         ax = plot_effects(series, "text", "topic", along, f"{name}: {series[0].label}", ax=ax)
         ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
         return ax
@@ -574,7 +579,10 @@ class Effects:
         """The weighted sum of predictions at rows of the design, perhaps shifted in its basis."""
         parts = (torch.from_numpy(weights), torch.from_numpy(positions))
         found = self.regression.predict(self.design.rows(rows) + moved, *parts)
-        return Quantity(*found, weights @ rows, "logit" if self.link == "logit" else "identity")
+        scale: Scale = "identity"
+        if isinstance(self.regression, LogitRegression):
+            scale = "atanh" if bool((self.regression.responses < 0).any()) else "logit"
+        return Quantity(*found, weights @ rows, scale)
 
     def _of_term(self, name: str) -> Quantity:
         """The effect of a column of the design; see :meth:`table`."""

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.errors import CorpusError, MissingColumnError
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
@@ -47,6 +48,40 @@ def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -
             "fill the values in"
         )
     return values
+
+
+def column_or_values(
+    corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Values of some documents: a column of the metadata, or values by index or position.
+
+    Raises:
+        CorpusError: As for :func:`complete_column`, or the values are those of other documents.
+    """
+    name = values if isinstance(values, str) else what
+    table = corpus if isinstance(values, str) else corpus.with_metadata({what: values})
+    return complete_column(name, table.metadata.iloc[rows])
+
+
+def read_weights(corpus: Corpus, weights: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Documents with words and a positive weight, and their weights, of mean 1.
+
+    Args:
+        corpus: The documents.
+        weights: Name of a column, or values.
+
+    Raises:
+        ConfigError: A weight is negative or not finite, or all are 0.
+        CorpusError: As for :func:`column_or_values`.
+    """
+    rows = corpus.nonempty
+    found = column_or_values(corpus, weights, "weights", rows)
+    if found.dtype.kind not in "bif" or not (np.isfinite(found) & (found >= 0)).all():
+        raise ConfigError("weights must be finite numbers from 0, one for each document")
+    if not found.any():
+        raise ConfigError("the weights of all documents with words are 0; expected positive ones")
+    rows, found = rows[found > 0], found[found > 0].astype(np.float64)
+    return rows, found / found.mean()
 
 
 def read_columns(

@@ -339,7 +339,8 @@ def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
     if effects is None:
         return {"effects": None}
     by_column, what = pictures.effects_by_column, "Expected proportion"
-    predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
+    drawn = effects.columns if effects.measure == "proportion" else ()  # axes start at 0
+    predictions = {name: effects.predict(name, level=LEVEL) for name in drawn}
     return {
         "effects": effects,
         "expected": [

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.formulas.columns import find_column
+from torch_lntm.formulas.columns import find_column, read_weights
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
@@ -163,6 +163,7 @@ def summarise_corpus(
     *,
     level: float = 0.95,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    weights: Any = None,
     num_draws: int | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -186,6 +187,9 @@ def summarise_corpus(
         level: Coverage probability of each interval.
         groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`. Their
             intervals are those of the summed draws.
+        weights: Survey or frequency weights of the documents, as for
+            :func:`torch_lntm.effects.estimate`: shares are weighted means, with the errors of a
+            survey. Correlations take no weights. Defaults to equal weights.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
             least 25.
         seed: Seed of a guide's draws. Chains have a seed of their own.
@@ -196,7 +200,7 @@ def summarise_corpus(
 
     Raises:
         ConfigError: ``source`` is of another type, the level is outside (0, 1), there are fewer
-            than 2 draws, a group is refused, or the corpus has other words or none.
+            than 2 draws, a group or a weight is refused, or the corpus has other words or none.
         MissingColumnError: A column is missing from the metadata.
 
     Example:
@@ -212,11 +216,16 @@ def summarise_corpus(
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
     model, nonempty = draws.model, torch.from_numpy(corpus.lengths > 0)
+    of_weights = (corpus.lengths > 0).astype(np.float64)
+    if weights is not None:
+        counted, positive = read_weights(corpus, weights)
+        of_weights[:] = 0.0
+        of_weights[counted] = positive
     size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
     columns = (*range(size), *(() if merged is None else merged.names))
     everything = Levels("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     divisions = [everything, *(levels_of(name, find_column(name, table)) for name in by)]
-    sums = [_LevelSums(levels, corpus, draws.num_draws, columns) for levels in divisions]
+    sums = [_LevelSums(levels, of_weights, draws.num_draws, columns) for levels in divisions]
     logits = _LogitMoments(draws.num_draws, size)
     theta = torch.full((len(corpus), size), 1.0 / size, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
@@ -236,33 +245,43 @@ def summarise_corpus(
 
 
 class _LevelSums:
-    """Sums of drawn proportions over the documents of each level."""
+    """Weighted sums of drawn proportions over the documents of each level."""
 
     def __init__(
-        self, levels: Levels, corpus: Corpus, num_draws: int, columns: tuple[int | str, ...]
+        self, levels: Levels, weights: Array, num_draws: int, columns: tuple[int | str, ...]
     ) -> None:
         self.levels, self.columns = levels, columns
-        codes, num_levels = np.where(corpus.lengths > 0, levels.codes, -1), len(levels.names)
-        self.codes = torch.from_numpy(codes)
+        codes, num_levels = np.where(weights > 0, levels.codes, -1), len(levels.names)
+        self.codes, self.weights = torch.from_numpy(codes), torch.from_numpy(weights)
         self.num_docs = np.bincount(codes[codes >= 0], minlength=num_levels)
         self.first = torch.zeros(num_draws, num_levels, len(columns), dtype=torch.float64)
         self.second = torch.zeros(num_levels, len(columns), dtype=torch.float64)
+        self.crossed = torch.zeros_like(self.first)
+        self.totals = [
+            np.bincount(codes[codes >= 0], weights[codes >= 0] ** power, num_levels)[:, None]
+            for power in (1, 2)
+        ]
 
     def add(self, theta: Tensor, rows: Tensor) -> None:
         """Add the draws ``(num_draws, num_docs, num_columns)`` of some documents."""
         numbers = torch.arange(len(self.levels.names))
-        member = (self.codes[rows] == numbers[:, None]).double()
+        member = (self.codes[rows] == numbers[:, None]) * self.weights[rows]
         self.first += member @ theta
-        self.second += member @ theta.square().mean(0)
+        self.crossed += member.square() @ theta
+        self.second += member.square() @ theta.square().mean(0)
 
     def result(self, level: float) -> Prevalence:
         """The prevalence, with intervals of a coverage probability."""
         count = self.num_docs[:, None].astype(np.float64)
-        by_draw = self.first.numpy() / np.maximum(count, 1)
+        total, squares = self.totals
+        by_draw = self.first.numpy() / np.where(total > 0, total, 1)
         mean = by_draw.mean(0)
-        scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
+        # Σ w² (θ − mean)², the variance of a weighted mean by linearisation
+        scatter = self.second.numpy() + squares * np.square(by_draw).mean(0)
+        scatter -= 2 * (by_draw * self.crossed.numpy()).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            within = np.where(count > 1, scatter.clip(0) / (count - 1) / count, np.inf)
+            within = scatter.clip(0) * count / (count - 1) / total**2
+            within = np.where(count > 1, within, np.inf)
         between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
         error = np.sqrt(within + between)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
