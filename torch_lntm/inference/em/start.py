@@ -127,7 +127,7 @@ def vector_topics(
     counts, frequency = corpus[documents[:CLUSTERED]].to_scipy(), word_frequencies(corpus)
     num_docs, occurrences = counts.shape[0], np.bincount(counts.indices, minlength=len(vectors))
     rarity, known = np.log((1 + num_docs) / (1 + occurrences)), vectors.any(1)
-    mean = frequency @ vectors / max(frequency @ known, 1e-30)
+    mean = frequency @ vectors / np.maximum(frequency @ known, 1e-30)
     sums = counts @ ((rarity * known)[:, None] * (vectors - mean))
     sums /= np.linalg.norm(sums, axis=1, keepdims=True).clip(min=1e-30)
     clusters = MiniBatchKMeans(min(num_topics, num_docs), n_init=3, random_state=seed).fit(sums)
