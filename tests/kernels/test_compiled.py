@@ -122,9 +122,7 @@ def spread_(model: lntm.models.TopicModel) -> lntm.models.TopicModel:
 
 
 @pytest.mark.parametrize("name", ["ctm", "iftm", "lda", "bursty"])
-def test_calls_read_nothing_that_earlier_ones_left_in_a_work_space(
-    name, numba, monkeypatch
-) -> None:
+def test_calls_read_nothing_left_in_a_work_space(name, numba, monkeypatch) -> None:
     from torch_lntm.kernels import compiled
 
     space_of = compiled._space
@@ -139,8 +137,7 @@ def test_calls_read_nothing_that_earlier_ones_left_in_a_work_space(
         return space
 
     monkeypatch.setattr(compiled, "_space", spoiled)
-    model = spread_(MODELS[name](make_corpus()))
-    batch = make_corpus().batch(dtype=torch.float64)
+    model, batch = spread_(MODELS[name](make_corpus())), make_corpus().batch(dtype=torch.float64)
     settings = HMCSettings(2, "prior", 3, seed=3)
     require_equal(lambda: visited(model, settings, batch), monkeypatch)
 

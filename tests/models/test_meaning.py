@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -153,8 +152,7 @@ def test_sums_predict_half_of_a_document_by_topics_that_never_met_it() -> None:
         own = theta[d].numpy()[:, None] * probs
         own *= dense[d] / own.sum(0)
         rest = np.maximum(n - own, 0) + 0.1 + c / 40.0 * prior
-        size = np.maximum(n.sum(1) - own.sum(1), 0) + NUM_WORDS * 0.1 + c
-        return rest / size[:, None]
+        return rest / (np.maximum(n.sum(1) - own.sum(1), 0) + NUM_WORDS * 0.1 + c)[:, None]
 
     halves, proportions = [], []
     for d, document in enumerate(dense):
@@ -200,7 +198,7 @@ def test_the_strength_follows_the_sums_within_its_bounds() -> None:
         found.append(float(meaning_of(topics).strength))
     assert found[:3] == [10.0, 22.5, 90.0]
     assert (found[9], found[-1]) == (1e5, 1.0)
-    for due in (math.nan, 1.0):
+    for due in (float("nan"), 1.0):
         topics.learn_(expected_counts(), due=torch.tensor(due), usual=torch.ones(()))
         assert meaning_of(topics).strength.isnan()
 
