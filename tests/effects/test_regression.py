@@ -134,7 +134,7 @@ def test_random_terms_equal_statsmodels(table) -> None:
     assert ratio == pytest.approx(fit.cov_re.iloc[0, 0] / fit.scale, rel=1e-4)
     found = effects.table()["estimate"][1:]
     np.testing.assert_allclose(found, fit.fe_params[1:], rtol=1e-6)
-    # Generalised least squares at the variances, and the best predictions of the levels.
+    # Generalised least squares at the variances.
     z = np.eye(12)[table.blog]
     inverse = np.linalg.inv(np.eye(NUM_DOCS) + ratio * z @ z.T)
     information = x.T @ inverse @ x
@@ -144,8 +144,9 @@ def test_random_terms_equal_statsmodels(table) -> None:
     errors = np.sqrt(variance * np.diag(np.linalg.inv(information)))
     found = effects.table()[["estimate", "std_error"]][1:]
     np.testing.assert_allclose(found, np.column_stack([solved, errors])[1:], rtol=1e-8)
+    # Levels are averages over the variance (test_random_terms), near those of the best variance.
     expected = ratio * z.T @ inverse @ residual
-    np.testing.assert_allclose(random.effects[0], expected, rtol=1e-7)
+    np.testing.assert_allclose(random.effects[0][0], expected, rtol=0.02, atol=1e-4)
 
 
 @pytest.mark.parametrize("link", ["identity", "logit"])

@@ -121,6 +121,27 @@ def spread_(model: lntm.models.TopicModel) -> lntm.models.TopicModel:
     return model
 
 
+@pytest.mark.parametrize("name", ["ctm", "iftm", "lda", "bursty"])
+def test_calls_read_nothing_left_in_a_work_space(name, numba, monkeypatch) -> None:
+    from torch_lntm.kernels import compiled
+
+    space_of = compiled._space
+
+    def spoiled(kernel: str, *args: Any) -> Any:
+        space = space_of(kernel, *args)
+        # No call writes the padding of these.
+        kept = {"words", "rows", "loc", "" if kernel == "visit" else "theta"}
+        for value in (getattr(space, field) for field in set(space._fields) - kept):
+            if isinstance(value, np.ndarray) and value.dtype == float:
+                value[:] = math.nan
+        return space
+
+    monkeypatch.setattr(compiled, "_space", spoiled)
+    model, batch = spread_(MODELS[name](make_corpus())), make_corpus().batch(dtype=torch.float64)
+    settings = HMCSettings(2, "prior", 3, seed=3)
+    require_equal(lambda: visited(model, settings, batch), monkeypatch)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 51])
 def test_noise_has_the_same_bits_or_nearly(size: int, numba, monkeypatch) -> None:
     index = torch.tensor([0, 1, 7, 2**40])

@@ -141,6 +141,7 @@ def test_vectors_of_topics_maximise_the_tokens_due_to_them() -> None:
 def test_sums_predict_half_of_a_document_by_topics_that_never_met_it() -> None:
     corpus, _ = make_corpus(6)
     topics, counts = topics_of(), expected_counts()
+    counts[0] *= 1e-4  # less than the own part of a document
     theta = torch.rand(6, NUM_TOPICS, dtype=torch.float64)
     theta /= theta.sum(1, keepdim=True)
     found = topics.prior_sums(counts, [(corpus.batch(dtype=torch.float64), theta)])
@@ -151,7 +152,7 @@ def test_sums_predict_half_of_a_document_by_topics_that_never_met_it() -> None:
         own = theta[d].numpy()[:, None] * probs
         own *= dense[d] / own.sum(0)
         rest = np.maximum(n - own, 0) + 0.1 + c / 40.0 * prior
-        return rest / (n.sum(1) - own.sum(1) + NUM_WORDS * 0.1 + c)[:, None]
+        return rest / (np.maximum(n.sum(1) - own.sum(1), 0) + NUM_WORDS * 0.1 + c)[:, None]
 
     halves, proportions = [], []
     for d, document in enumerate(dense):
@@ -197,6 +198,9 @@ def test_the_strength_follows_the_sums_within_its_bounds() -> None:
         found.append(float(meaning_of(topics).strength))
     assert found[:3] == [10.0, 22.5, 90.0]
     assert (found[9], found[-1]) == (1e5, 1.0)
+    for due in (float("nan"), 1.0):
+        topics.learn_(expected_counts(), due=torch.tensor(due), usual=torch.ones(()))
+        assert meaning_of(topics).strength.isnan()
 
 
 def test_vectors_of_many_dimensions_keep_their_principal_components() -> None:

@@ -399,9 +399,18 @@ def test_topics_from_vectors_join_documents_of_similar_meaning() -> None:
     np.testing.assert_allclose(topics.sum(1), 1.0)
     first = topics[topics[:, 0].argmax()]
     assert first[[0, 1, 4, 5]].min() > 5 * first[[2, 3, 6, 7]].max() > 0
-    few = vector_topics(Corpus.from_matrix(counts[:2]), np.arange(2), vectors, 7, 0)
-    assert 1 <= len(few) <= 2
-    assert few.min() > 0
+    copies = Corpus.from_matrix(np.tile(np.eye(5, dtype=int), (12, 1)))
+    assert len(vector_topics(copies, np.arange(60), np.eye(5) + 0.1, 30, 0)) == 5
+
+
+def test_words_without_vectors_say_nothing_of_what_documents_mean() -> None:
+    counts = np.kron(np.eye(2, dtype=int), np.full((10, 2), 2))
+    # Half of the documents of either meaning have many of such words.
+    unknown = np.arange(20)[:, None] % 2 * np.full((1, 3), 9)
+    vectors = np.array([[1.0, 0.1], [1.0, 0.2], [0.1, 1.0], [0.2, 1.0], *np.zeros((3, 2))])
+    corpus = Corpus.from_matrix(np.hstack([counts, unknown]))
+    topics = vector_topics(corpus, np.arange(20), vectors, 2, 0).numpy()
+    assert topics[:, 0].max() > 5 * topics[topics[:, 0].argmax(), 2]
 
 
 def test_topics_from_vectors_need_vectors() -> None:

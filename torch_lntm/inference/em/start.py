@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -119,20 +118,22 @@ def vector_topics(
         seed: Seed of the clusters (k-means).
 
     Returns:
-        ``(n, num_words)`` float64, all positive. n is ``num_topics``, or the number of documents if
-        this is smaller.
+        ``(n, num_words)`` float64, all positive. n is ``num_topics``, or fewer if the documents
+        form fewer clusters.
     """
     from sklearn.cluster import MiniBatchKMeans
 
-    counts, frequency = corpus.to_scipy()[documents[:CLUSTERED]], word_frequencies(corpus)
+    counts, frequency = corpus[documents[:CLUSTERED]].to_scipy(), word_frequencies(corpus)
     num_docs, occurrences = counts.shape[0], np.bincount(counts.indices, minlength=len(vectors))
-    rarity = np.log((1 + num_docs) / (1 + occurrences))
-    sums = counts @ (rarity[:, None] * (vectors - frequency @ vectors))
+    rarity, known = np.log((1 + num_docs) / (1 + occurrences)), vectors.any(1)
+    mean = frequency @ vectors / np.maximum(frequency @ known, 1e-30)
+    sums = counts @ ((rarity * known)[:, None] * (vectors - mean))
     sums /= np.linalg.norm(sums, axis=1, keepdims=True).clip(min=1e-30)
-    clusters = MiniBatchKMeans(min(num_topics, num_docs), n_init=3, random_state=seed).fit(sums)
-    # Documents times clusters, by a one in each row.
-    ones = sp.csr_matrix((np.ones(num_docs), clusters.labels_, np.arange(num_docs + 1)))
-    topics = np.asarray((ones.T @ counts).todense()) + frequency
+    clusters = MiniBatchKMeans(min(num_topics, num_docs), n_init=3, random_state=seed)
+    labels = clusters.fit_predict(sums)
+    # Some clusters have lost all documents.
+    totals = np.concatenate([counts[labels == label].sum(0) for label in np.unique(labels)])
+    topics = np.asarray(totals) + frequency
     return mixed_topics(corpus, topics / topics.sum(1, keepdims=True), VECTOR_SHARE)
 
 

@@ -320,7 +320,8 @@ def _evaluate(block, documents, chart, num_rows, with_value):
 
 @inlined
 def _read(numbers, row, into, i):
-    """Copy a row of numbers into a padded row of a block."""
+    """Copy a row of numbers into a padded row of a block, whose padding may have become NaN."""
+    into[i] = 0
     for k in range(numbers.shape[1]):
         into[i, k] = numbers[row, k]
 
@@ -369,7 +370,7 @@ def _draw(block, drawn, settings, step_size, dim, number, i):
     row, r = block.row[i], block.r
     # A divergence may have left NaN in the padding.
     for k in range(dim, r.shape[1]):
-        r[i, k] = 0
+        r[i, k] = block.h[i, k] = 0
     if len(drawn.keys):
         key = folded(np.uint64(drawn.keys[row]), settings.num_past + number)
         fill_normal(folded(key, 0), block.draws, r[i, :dim])

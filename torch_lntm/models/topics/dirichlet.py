@@ -480,11 +480,8 @@ class LevelTopics(DirichletTopics):
         """See :meth:`Topics.start_`. Forgets what word vectors said of earlier topics."""
         if self.meaning is not None:
             self.meaning.forget_()
-        pseudo, floor = self._pseudo_tokens(), probability_floor(self.logits.dtype)
-        if isinstance(pseudo, Tensor):
-            counts = word_counts + pseudo.clamp_min(floor).mT
-        else:
-            counts = word_counts + max(pseudo, floor)
+        pseudo = torch.as_tensor(self._pseudo_tokens(), dtype=word_counts.dtype)
+        counts = word_counts + pseudo.clamp_min(probability_floor(self.logits.dtype)).t()
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def _pseudo_counts(self, dtype: torch.dtype) -> float | Tensor:

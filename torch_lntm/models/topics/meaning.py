@@ -209,15 +209,17 @@ class Meaning(nn.Module):
             vectors predict a topic as well as its other tokens do.
         """
         total = torch.zeros(2, dtype=torch.float64, device=counts.device)
-        pseudo, sizes = self.pseudo_tokens(), counts.sum(0) + others.sum(0) + self.strength
-        shares = counts.sum(0) / counts.sum()
+        pseudo, rest, sizes = self.pseudo_tokens(), others.sum(0) + self.strength, counts.sum(0)
+        shares = sizes / sizes.sum()
         # Without smoothing, a word may be all but impossible without its own document.
         tiny = torch.finfo(counts.dtype).tiny ** 0.5
         for batch, theta in documents:
             words, rows = batch.word_index % len(self.found), batch.row_index
             own = theta[rows] * probs[batch.word_index]
             own *= (batch.counts / own.sum(1))[:, None]
-            prior, size = pseudo[words], (sizes - _sums_of_entries(own, batch))[rows]
+            # A document's draw may have more of a topic than the counts, which are means.
+            size = (sizes - _sums_of_entries(own, batch)).clamp_min_(0).add_(rest)[rows]
+            prior = pseudo[words]
             tokens = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
             tokens.clamp_min_(tiny)
             likelihood = tokens / size
@@ -250,7 +252,7 @@ class Meaning(nn.Module):
             usual: Of :meth:`sums`.
         """
         if self.is_learned:
-            if not float(self.strength) > 0:
+            if float(self.strength) == 0:  # NaN stays
                 self.strength.fill_(FIRST_STRENGTH)
             else:
                 # The square makes this fixed point nearly as fast as Newton's method. Few documents
