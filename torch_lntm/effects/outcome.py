@@ -115,7 +115,7 @@ def parse_outcome(text: str, rows: Mapping[str, Tensor], num_topics: int) -> Out
     """
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"outcome is {text!r:.80}; {FORMS}")
-    source, used = _source(text, rows, num_topics)
+    source, used = _source(text := text.strip(), rows, num_topics)
     try:
         node = ast.parse(source, mode="eval").body
     except SyntaxError:

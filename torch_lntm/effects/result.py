@@ -217,7 +217,8 @@ class Effects:
 
         Few levels say little about their variance, whose estimate is often 0, so that it is
         integrated out: estimates and intervals are means over its posterior under a half-Cauchy
-        prior (*Gelman 2006*). The standard deviations in :meth:`summary` are estimates.
+        prior (*Gelman 2006*). The standard deviations in :meth:`summary` are estimates. The
+        posterior of a linear regression with only 2 levels has no variance, and wide intervals.
 
         Args:
             column: Column of the term.
@@ -242,19 +243,17 @@ class Effects:
         freedom = self.regression.freedom
         if isinstance(self.regression, LinearRegression):
             assert self.regression.random is not None
-            parts = (
-                values.split(self.design.sizes, 1) for values in self.regression.random.effects
-            )
-            effects, variances = (of_terms[at].numpy() for of_terms in parts)
+            found = self.regression.random.effects
+            effects, variances = (part.split(self.design.sizes, 1)[at].numpy() for part in found)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
             return self._frame(np.stack([effects, *ends]), terms)
         everyone = self._documents()
         pooled = np.zeros((3, len(self.topics), len(terms)))
         squares = np.zeros_like(pooled[0])
         for weight, regression in self.regression.at_variances(at):
-            found = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
-            pooled += weight * found
-            squares += weight * found[0] ** 2
+            numbers = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
+            pooled += weight * numbers
+            squares += weight * numbers[0] ** 2
         pooled[1] += squares - pooled[0] ** 2
         effects, within, between = pooled
         scale: Scale = "atanh" if self.measure == "proportion" else "identity"
@@ -281,9 +280,8 @@ class Effects:
         for mean in means[1:]:
             effect = mean.less(means[0])
             covariances = self.regression.covariance(effect.gradients[:, None])
-            numbers.append(
-                torch.stack([effect.estimates, *(part[:, 0, 0] for part in covariances)])
-            )
+            parts = (effect.estimates, *(part[:, 0, 0] for part in covariances))
+            numbers.append(torch.stack(parts))
         return torch.stack(numbers, -1).numpy()
 
     # -- predictions -----------------------------------------------------------------------------
