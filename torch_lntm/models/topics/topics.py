@@ -409,7 +409,6 @@ class Topics(nn.Module):
     @property
     def start_smoothing(self) -> float:
         """Pseudo-counts of every word in every topic during the search of a start."""
-        # Pseudo-counts of every word in every topic, in starts.
         return 0.05
 
     def with_words(self, word_vectors: WordVectors) -> Topics:
