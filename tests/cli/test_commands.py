@@ -106,7 +106,7 @@ def test_counts_without_words_need_the_models_columns(workplace, capsys):
 def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     fitted = json.loads(Path("run/evaluation.json").read_text())
     capsys.readouterr()
-    of_fit = ["--theta", "mode", "--no-progress", "--out", "scores.json"]
+    of_fit = ["--no-progress", "--out", "scores.json"]
     assert main(["evaluate", run_folder, counts, *of_fit]) == 0
     out, err = capsys.readouterr()
     assert "the 4 documents held out from the fit" in err
