@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.errors import ConfigError
+from torch_lntm.kernels.contraction import sum_over_words
 from torch_lntm.models.topics.topics import softmax_of_words
 
 #: Bounds on the pseudo-tokens of a topic, and the number from which a fit learns them.
@@ -162,9 +162,7 @@ class Meaning(nn.Module):
 
         Words without a vector keep their frequency in all topics.
         """
-        frequencies = self.log_frequencies.softmax(0)[:, None]
-        known = frequencies * self.found[:, None]
-        return self._softmax()[0].mul_(known.sum()).add_(frequencies - known)
+        return self._with_others(self._softmax()[0])
 
     def pseudo_tokens(self) -> Tensor:
         """``(num_words, num_topics)`` c m."""
@@ -177,6 +175,12 @@ class Meaning(nn.Module):
         """
         known = self.log_frequencies.masked_fill(~self.found, -torch.inf)[:, None]
         return softmax_of_words(torch.addmm(known, self.vectors, self.coefficients.mT))
+
+    def _with_others(self, probs: Tensor) -> Tensor:
+        """m, from the probabilities of the words with vectors."""
+        frequencies = self.log_frequencies.softmax(0)[:, None]
+        known = frequencies * self.found[:, None]
+        return (probs * known.sum()).add_(frequencies - known)
 
     @property
     def learning_rounds(self) -> int:
@@ -215,21 +219,25 @@ class Meaning(nn.Module):
         tiny = torch.finfo(counts.dtype).tiny ** 0.5
         for batch, theta in documents:
             words, rows = batch.word_index % len(self.found), batch.row_index
+            # Topics without a document differ by document, so that each entry is a word of its own.
+            places = torch.arange(batch.nnz, device=rows.device)
+            entries = replace(batch, word_index=places, num_words=batch.nnz)
             own = theta[rows] * probs[batch.word_index]
             own *= (batch.counts / own.sum(1))[:, None]
             # A document's draw may have more of a topic than the counts, which are means.
-            size = (sizes - _sums_of_entries(own, batch)).clamp_min_(0).add_(rest)[rows]
+            own_sizes = sum_over_words(torch.ones_like(batch.counts), own, entries)
+            size = (sizes - own_sizes).clamp_min_(0).add_(rest)[rows]
             prior = pseudo[words]
             tokens = (counts[words] - own).clamp_min_(0).add_(others[words]).add_(prior)
             tokens.clamp_min_(tiny)
             likelihood = tokens / size
             # The first word of a document belongs to the half that is predicted.
-            place = torch.arange(batch.nnz, device=rows.device) - batch.row_offsets[rows]
-            given = ((batch.counts + place % 2) / 2).floor()
+            odd = (places - batch.row_offsets[rows]) % 2
+            given = ((batch.counts + odd) / 2).floor()
             guess = start = PRIOR_TOKENS * shares.expand_as(theta)
             for _ in range(COMPLETION_STEPS):
                 ratio = given / (guess[rows] * likelihood).sum(1)
-                guess = start + guess * _sums_of_entries(likelihood, batch, ratio)
+                guess = start + guess * sum_over_words(ratio, likelihood, entries)
             topics = guess[rows] * likelihood
             topics *= ((batch.counts - given) / topics.sum(1))[:, None]
             due, usual = topics * prior / tokens, topics * self.strength / size
@@ -261,20 +269,25 @@ class Meaning(nn.Module):
                 self.strength.mul_(factor).clamp_(LOWEST, HIGHEST)
         self.rounds += 1
         axes, tiny = torch.linalg.eigh(self._covariance()), torch.finfo(counts.dtype).tiny
-        prior, rest = self.pseudo_tokens(), (counts - 1).clamp_min_(0).add_(others)
+        probs, normalisers = self._softmax()
+        prior, rest = self._with_others(probs).mul_(self.strength), (counts - 1).clamp_min_(0)
+        rest.add_(others)
         tokens = prior.mul(counts).div_(prior.add_(rest).clamp_min_(tiny)).mul_(self.found[:, None])
-        self._step_(tokens, *axes)
+        self._step_(tokens, probs, normalisers, *axes)
 
-    def _step_(self, due: Tensor, values: Tensor, rotation: Tensor) -> None:
+    def _step_(
+        self, due: Tensor, probs: Tensor, normalisers: Tensor, values: Tensor, rotation: Tensor
+    ) -> None:
         """Move the topics' vectors towards the tokens due to them.
 
         Args:
             due: ``(num_words, num_topics)`` the tokens, 0 for words without a vector.
+            probs: Of :meth:`_softmax`.
+            normalisers: Of :meth:`_softmax`.
             values: ``(R,)`` eigenvalues of the covariance of the vectors.
             rotation: ``(R, R)`` its eigenvectors.
         """
         old, sizes, target = self.coefficients.clone(), due.sum(0), due.mT @ self.vectors
-        probs, normalisers = self._softmax()
         gradient = target - sizes[:, None] * (probs.mT @ self.vectors) - PRECISION * old
 
         def log_density(normalisers: Tensor) -> Tensor:
@@ -323,11 +336,3 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     # Differences within the rounding of single precision are none.
     least = max(1e-37, 1e-7 * float(vectors.abs().max()))
     return mean, axes / torch.where(scale > least, scale, 1.0)
-
-
-def _sums_of_entries(values: Tensor, batch: DocumentBatch, weights: Tensor | None = None) -> Tensor:
-    """Sums ``(num_docs, K)`` of values ``(nnz, K)`` within documents, times weights ``(nnz,)``."""
-    entries = torch.arange(batch.nnz, device=values.device)
-    options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
-    options["per_sample_weights"] = weights
-    return F.embedding_bag(entries, values, batch.row_offsets, **options)
