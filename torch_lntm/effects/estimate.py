@@ -23,6 +23,7 @@ from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import column_or_values, read_weights
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
@@ -38,9 +39,9 @@ NO_ROBUST_ERRORS = (
 
 @torch.no_grad()
 def estimate(
-    model: TopicModel,
-    source: DrawSource | Tensor | NDArray[Any],
-    corpus: Corpus,
+    model: TopicModel | Fitted,
+    source: DrawSource | Tensor | NDArray[Any] | None,
+    corpus: Corpus | None,
     formula: str,
     *,
     link: Link = "logit",
@@ -68,7 +69,9 @@ def estimate(
     draws come from ``inference.joint_draws``.
 
     Args:
-        model: The fitted model. It may have covariates (``models.stm``), but needs none.
+        model: The fitted model. It may have covariates (``models.stm``), but needs none. A result
+            of a fit, a run or a codebook gives its model, and by default its source, documents and
+            groups.
         source: What draws the documents' proportions: a guide of the model; the chains that a fit
             keeps; new chains, ``DocumentHMC(model)``, which are exact and slower; draws from
             ``inference.theta_draws`` or ``inference.joint_draws``; or an array
@@ -129,6 +132,10 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
+    if isinstance(model, Fitted):
+        corpus, source = model.check_corpus(corpus), model.source if source is None else source
+        groups = model.groups if groups is None and topics is None else groups
+        model = model.model
     _check_settings(model, link, standard_errors)
     corpus = as_corpus(corpus)
     regressed = _regressed(model, topics, groups, outcome, link)
