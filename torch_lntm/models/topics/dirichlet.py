@@ -418,22 +418,17 @@ def drawn_concentration(
         concentration: The current β.
         counts: ``(num_topics, num_words)`` float64.
         pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration, or
-            ``(num_topics, 1)`` zeros, with which equal counts are equal terms.
+            ``(num_topics, 1)`` zeros.
         num_words: ``(num_topics,)`` number of words that each topic may have, float64.
         rng: Random number generator.
     """
-    occurs, sums, totals = counts > 0, pseudo.sum(1), counts.sum(1)
-    tokens, times, known = counts[occurs], torch.ones(()).double(), torch.zeros(()).double()
-    if pseudo.shape == counts.shape:
-        known = pseudo[occurs]
-    else:
-        tokens, times = tokens.unique(return_counts=True)
+    sums, occurs = pseudo.sum(1), counts > 0
+    tokens, known = counts[occurs], pseudo.expand_as(counts)[occurs]
 
     def log_density(x: float) -> float:
-        beta = math.exp(x)
-        alpha, total = beta + known, beta * num_words + sums
-        words = (times * ((alpha + tokens).lgamma() - alpha.lgamma())).sum()
-        return float(words - ((total + totals).lgamma() - total.lgamma()).sum()) + x - beta
+        words, topics = math.exp(x) + known, math.exp(x) * num_words + sums
+        value = ((words + tokens).lgamma() - words.lgamma()).sum() + topics.lgamma().sum()
+        return float(value - (topics + counts.sum(1)).lgamma().sum()) + x - math.exp(x)
 
     start = math.log(concentration)
     least = log_density(start) - rng.standard_exponential()
