@@ -132,12 +132,8 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    if isinstance(model, Fitted):
-        corpus, source = model.check_corpus(corpus), model.source if source is None else source
-        groups = model.groups if groups is None and topics is None else groups
-        model = model.model
+    model, source, corpus, groups = _of_fit(model, source, corpus, topics, groups)
     _check_settings(model, link, standard_errors)
-    corpus = as_corpus(corpus)
     regressed = _regressed(model, topics, groups, outcome, link)
     rows, of_weights, sort = corpus.nonempty, None, "documents"
     if weights is not None:
@@ -338,6 +334,15 @@ def _regressed(
         return _Regressed(tuple(numbers), every[numbers], None)
     responses = torch.cat([every[numbers], found.sums(every).mT])
     return _Regressed((*numbers, *found.names), responses, found)
+
+
+def _of_fit(model: Any, source: Any, corpus: Any, topics: Any, groups: Any) -> tuple[Any, ...]:
+    """Model, source, documents and groups, of which a fit gives those that the caller does not."""
+    if not isinstance(model, Fitted):
+        return model, source, as_corpus(corpus), groups
+    groups = model.groups if groups is None and topics is None else groups
+    source = model.source if source is None else source
+    return model.model, source, model.check_corpus(corpus), groups
 
 
 def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:
