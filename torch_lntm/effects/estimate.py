@@ -132,9 +132,9 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    model, source, corpus, groups = _of_fit(model, source, corpus, topics, groups)
-    _check_settings(model, link, standard_errors)
-    regressed = _regressed(model, topics, groups, outcome, link)
+    of, source, corpus, groups = _of_fit(model, source, corpus, topics, groups)
+    _check_settings(of, link, standard_errors)
+    regressed = _regressed(of, topics, groups, outcome, link)
     rows, of_weights, sort = corpus.nonempty, None, "documents"
     if weights is not None:
         (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
@@ -150,8 +150,8 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    drawn = _of_array(model, source, corpus.num_docs)
-    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
+    drawn = _of_array(of, source, corpus.num_docs)
+    proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
