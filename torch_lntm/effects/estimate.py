@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import regress_linear
-from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.linear import LinearRegression, regress_linear
+from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
@@ -31,6 +31,10 @@ from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
+REGRESSIONS: dict[Link, Callable[..., LinearRegression | LogitRegression]] = {
+    "logit": regress_logit,
+    "identity": regress_linear,
+}
 NO_ROBUST_ERRORS = (
     "with random terms, standard errors are those of the model; leave out clusters= and "
     "standard_errors=, or the random terms"
@@ -132,7 +136,8 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    of, source, corpus, groups = _of_fit(model, source, corpus, topics, groups)
+    of, source, groups, read = _of_fit(model, source, topics, groups)
+    corpus = read(corpus)
     _check_settings(of, link, standard_errors)
     regressed = _regressed(of, topics, groups, outcome, link)
     rows, of_weights, sort = corpus.nonempty, None, "documents"
@@ -159,8 +164,7 @@ def estimate(
         for part in proportions:
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), regressed.columns(part, link)
 
-    regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, regressed.responses, kind)
+    regression = REGRESSIONS[link](design, parts, regressed.responses, kind)
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
     return Effects(
@@ -336,13 +340,12 @@ def _regressed(
     return _Regressed((*numbers, *found.names), responses, found)
 
 
-def _of_fit(model: Any, source: Any, corpus: Any, topics: Any, groups: Any) -> tuple[Any, ...]:
-    """Model, source, documents and groups, of which a fit gives those that the caller does not."""
+def _of_fit(model: Any, source: Any, topics: Any, groups: Any) -> tuple[Any, ...]:
+    """Model, source and groups, of which a fit gives what is missing; what reads the documents."""
     if not isinstance(model, Fitted):
-        return model, source, as_corpus(corpus), groups
+        return model, source, groups, as_corpus
     groups = model.groups if groups is None and topics is None else groups
-    source = model.source if source is None else source
-    return model.model, source, model.check_corpus(corpus), groups
+    return model.model, model.source if source is None else source, groups, model.check_corpus
 
 
 def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:
