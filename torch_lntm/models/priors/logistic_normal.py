@@ -359,6 +359,10 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         """The diagonal, because the variances of independent logits are maximised separately."""
         return covariance.diagonal().diag_embed()
 
+    @property
+    def _prior_count(self) -> float:
+        return (self.pseudo_documents - 2) * self.latent_dim
+
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw of the variances of independent logits, each inverse-gamma."""
         squares = rng.chisquare(freedom + self.latent_dim - 1, self.latent_dim)
