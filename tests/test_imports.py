@@ -34,6 +34,7 @@ FLOORS = [
     ["plotting"],
     ["reports"],
     ["estimators", "effects", "interop", "selection"],
+    ["outcomes"],
     ["measurement"],
 ]
 MAY_IMPORT = {

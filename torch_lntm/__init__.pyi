@@ -16,6 +16,7 @@ from . import kernels as kernels
 from . import latents as latents
 from . import measurement as measurement
 from . import models as models
+from . import outcomes as outcomes
 from . import plotting as plotting
 from . import posteriors as posteriors
 from . import recipes as recipes
