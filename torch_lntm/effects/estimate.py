@@ -172,6 +172,7 @@ def estimate(
         num_draws=proportions.num_draws,
         groups=regressed.groups,
         measure=regressed.measure,
+        num_chains=proportions.num_chains,
     )
 
 
