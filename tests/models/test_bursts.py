@@ -25,7 +25,6 @@ from torch_lntm.evaluation import document_completion, residual_dispersion
 from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
-from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.kernels.likelihood import INDEPENDENT, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, probability_floor
 from torch_lntm.models import DirichletMultinomial, TopicModel
@@ -383,27 +382,6 @@ def test_a_batch_is_solved_again_after_the_concentration_changes(device, monkeyp
     expected = log_probability(theta @ TOPICS, counts_of(), math.e)
     np.testing.assert_allclose(site["log_prob"].detach().cpu().numpy(), expected, rtol=1e-9)
     assert model.words.cache_weight == pytest.approx(5.0)
-
-
-def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None:
-    model = make("ctm", a=25.0)
-    chain = JointChain(model, generated[:40], warmup_steps=1, seed=0)
-    batch, rng = chain._batch.to(dtype=torch.float64), np.random.default_rng(0)
-    theta = torch.from_numpy(rng.dirichlet(np.ones(3), 40))
-    q = (theta @ torch.from_numpy(TOPICS))[batch.row_index, batch.word_index]
-    drawn = torch.stack([chain.model.words.draw_tokens(q, batch, rng) for _ in range(400)]).double()
-    rate = 25.0 * q
-    expected = sum(
-        torch.where(batch.counts > i, rate / (rate + i), 0.0)
-        for i in range(int(batch.counts.max()))
-    )
-    assert isinstance(expected, Tensor)
-    assert bool((drawn.amin(0) >= 1).all())
-    assert bool((drawn <= batch.counts).all())
-    error = (drawn.mean(0) - expected) / (drawn.std(0) / 20).clamp_min(1e-2)
-    assert float(error.abs().max()) < 5.0
-    chain.sweep()
-    assert chain.model.words.cache_weight == pytest.approx(25.0)
 
 
 @pytest.mark.slow
