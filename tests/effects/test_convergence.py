@@ -42,7 +42,7 @@ def fit(draws: Any, corpus: Corpus, **options: Any) -> Any:
 
 @pytest.mark.parametrize("link", ["logit", "identity"])
 def test_rhat_and_effective_draws_are_those_of_each_draws_effect(corpus, link) -> None:
-    """Effects of x are differences of means, which the logit linearises at the mean of the draws."""
+    """Effects of x are differences of means, which the logit linearises at their mean."""
     draws = draws_of(0.05)
     effects = fit(draws, corpus, link=link)
     theta = draws.theta.numpy()
