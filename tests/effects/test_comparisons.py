@@ -175,6 +175,8 @@ def test_slopes_go_through_splines_and_references_are_those_of_the_formula(corpu
     rows = found.query("contrast == 'a − c'")
     columns = ["estimate", "std_error", "lower", "upper", "p_value"]
     np.testing.assert_allclose(rows[columns], same[columns], rtol=1e-9)
+    with pytest.raises(ConfigError, match=r"no value at age \+1 in some .* age=\(low, high\)"):
+        effects.avg_comparisons()
     # A predicted curve's central differences at each document, by the public predictions.
     age = corpus.metadata["age"].to_numpy()
     slopes = effects.avg_slopes("age", by="blog")

@@ -21,7 +21,7 @@ from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.regression import Scale, agreement, intervals
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
 from torch_lntm.formulas.language import level_column
@@ -759,7 +759,13 @@ class Effects:
                     continue
                 up = high if low is not None else documents.read[name] + high
                 down = {} if low is None else {name: low}
-                one = self._changed(documents, {name: up})
+                try:
+                    one = self._changed(documents, {name: up})
+                except CorpusError as error:
+                    raise ConfigError(
+                        f"the formula has no value at {name} {label} in some documents, as beyond "
+                        f"the ends of a spline; compare two values, as in {name}=(low, high)"
+                    ) from error
                 quantities.append(one.less(self._changed(documents, down)))
         return self._estimates(quantities, what, level)
 
