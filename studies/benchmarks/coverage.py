@@ -179,7 +179,7 @@ def measure(
         if settings.links:
             method, source = f"{name}: coefficients", (model, guide)
             found |= rows_by_link(settings, method, levels, corpus, source, partner, seed=seed)
-    methods: dict[str, dict[str, int]] = {"joint": {}} if settings.joint else {}
+    methods: dict[str, Any] = {"joint": {}} if settings.joint else {}
     if settings.joint and settings.starts:
         methods |= {"joint, longer": {"num_draws": 280}, "joint, 4 starts": {"num_chains": 4}}
     for method, options in methods.items():

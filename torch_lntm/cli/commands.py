@@ -432,7 +432,7 @@ def effects(
         fitted.check_column(name)  # before the draws
     drawn: Any = source_of(run, source, documents.random["seed"])
     if source == "joint":
-        chains = {"num_draws": options["num_draws"] or 50, "num_chains": num_chains}
+        chains: Any = {"num_draws": options["num_draws"] or 50, "num_chains": num_chains}
         drawn = lntm.inference.joint_draws(run.model, corpus, **chains, **documents.random)
     options |= {"groups": lists_option("groups", groups), **documents.random}
     options["topics"] = None if topics is None else topics.split(",")
