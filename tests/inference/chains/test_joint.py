@@ -39,7 +39,8 @@ def assert_near(draws: np.ndarray, expected: np.ndarray) -> None:
 def test_the_priors_parameters_are_drawn_from_their_posterior(kind: Any) -> None:
     """Against the moments of the inverse Wishart, or gamma, and of the mean of eta."""
     eta, rng = np.random.default_rng(0).normal(size=(NUM_DOCS, DIM)), np.random.default_rng(1)
-    prior, weight = kind(DIM, pseudo_documents=12.0, dtype=torch.float64), 12.0
+    weight = 12.0
+    prior = kind(DIM, pseudo_documents=weight, pseudo_variance=1.0, dtype=torch.float64)
     sums = {"latent_sum": eta.sum(0), "latent_outer": eta.T @ eta}
     tensors = {name: torch.as_tensor(value) for name, value in sums.items()}
     drawn = []
@@ -55,6 +56,41 @@ def test_the_priors_parameters_are_drawn_from_their_posterior(kind: Any) -> None
     assert_near(covariances, expected)
     assert_near(means, eta.mean(0))
     assert_near(np.square(means - eta.mean(0)), np.diag(expected) / NUM_DOCS)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+@pytest.mark.parametrize("kind", [LogisticNormalPrior, DiagonalNormalPrior])
+def test_a_default_pseudo_variance_is_drawn(kind: Any) -> None:
+    """Against its marginal on a grid, in which the covariance is integrated out."""
+    eta, rng = 2.0 * np.random.default_rng(0).normal(size=(NUM_DOCS, DIM)), np.random.default_rng(1)
+    prior, weight = kind(DIM, pseudo_documents=12.0, dtype=torch.float64), 12.0
+    sums = {
+        "latent_sum": torch.from_numpy(eta.sum(0)),
+        "latent_outer": torch.from_numpy(eta.T @ eta),
+    }
+    drawn = []
+    for _ in range(4 * NUM_DRAWS):
+        prior.draw_(NUM_DOCS, rng, **sums)
+        drawn.append(np.log(prior.pseudo_variance))
+    grid = np.linspace(-6.0, 6.0, 4001)
+    scatter, variance = NUM_DOCS * np.cov(eta.T, ddof=0), np.exp(grid)
+    if kind is DiagonalNormalPrior:
+        freedom = weight - 2
+        sizes = np.log(weight * variance[:, None] + np.diag(scatter)).sum(1)
+    else:
+        freedom = weight - DIM - 1
+        scale = weight * variance[:, None, None] * np.eye(DIM) + scatter
+        sizes = np.linalg.slogdet(scale)[1]
+    log_mass = 0.5 * grid - 0.5 * variance + 0.5 * freedom * DIM * grid
+    log_mass -= 0.5 * (freedom + NUM_DOCS - 1) * sizes
+    mass = np.exp(log_mass - log_mass.max())
+    expected = np.array([mass @ grid, mass @ grid**2]) / mass.sum()
+    found = np.stack([drawn, np.square(drawn)], 1).reshape(100, -1, 2).mean(1)
+    assert_near(found, expected)
+    fixed = kind(DIM, pseudo_documents=12.0, pseudo_variance=3.0)
+    fixed.draw_(NUM_DOCS, rng, **sums)
+    assert fixed.pseudo_variance == 3.0
 
 
 def test_too_few_documents_for_a_proper_posterior_are_refused() -> None:

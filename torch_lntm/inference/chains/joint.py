@@ -118,6 +118,16 @@ class JointChain:
         Returns:
             ``(num_rows, num_topics)`` float64 proportions of the documents with words.
         """
+        self._move()
+        theta = torch.softmax(self._logits[0].double(), -1)
+        if self._topics:
+            self._draw_topics(theta)
+        if self._prior:
+            self._draw_prior()
+        return theta
+
+    def _move(self) -> None:
+        """Let each document make a Hamiltonian transition, at the present topics and prior."""
         chains = Chains(
             self.model,
             self._settings,
@@ -127,18 +137,12 @@ class JointChain:
             self._progress,
         )
         chains.advance()
-        self._latents, self._progress = chains.latents, chains.progress
-        theta = torch.softmax(chains.logits[0].double(), -1)
-        if self._topics:
-            self._draw_topics(theta)
-        if self._prior:
-            self._draw_prior(chains)
-        return theta
+        self._latents, self._logits, self._progress = chains.latents, chains.logits, chains.progress
 
-    def _draw_prior(self, chains: Chains) -> None:
+    def _draw_prior(self) -> None:
         """Draw the prior's parameters given the documents' latent variables."""
-        weights = torch.ones_like(chains.logits[..., 0], dtype=torch.float64)
-        draws = Draws(self._latents, chains.logits, weights)
+        weights = torch.ones_like(self._logits[..., 0], dtype=torch.float64)
+        draws = Draws(self._latents, self._logits, weights)
         prior: Any = self.model.prior
         prior.draw_(self._batch.num_docs, self._rng, **prior.statistics(draws, self._batch))
 
