@@ -36,6 +36,8 @@ class Fitted(ABC):
     corpus: Corpus | None
     #: Groups of topics that effects are estimated for by default.
     groups: TopicGroups | None = None
+    #: Whether the topics are fixed, because they belong to other documents.
+    frozen = False
 
     @property
     @abstractmethod

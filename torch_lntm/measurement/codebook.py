@@ -73,6 +73,7 @@ class Codebook(Fitted):
     fingerprints: Tensor
     groups: TopicGroups | None = None
     corpus: None = None
+    frozen = True
 
     @property
     def hash(self) -> str:

@@ -15,6 +15,7 @@ from torch_lntm.effects.design import Design
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.language import split_random, summands_of
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.kernels import fused
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -42,8 +43,8 @@ ASSUMED = {
 @torch.no_grad()
 @fused.threaded
 def estimate(
-    model: TopicModel,
-    corpus: Corpus,
+    model: TopicModel | Fitted,
+    corpus: Corpus | None,
     formula: str,
     *,
     family: FamilyName = "normal",
@@ -52,7 +53,7 @@ def estimate(
     num_chains: int = 2,
     num_draws: int = 500,
     warmup_steps: int = 200,
-    topics: bool = True,
+    topics: bool | None = None,
     prior: bool = True,
     seed: int = 0,
     progress: bool = True,
@@ -67,7 +68,8 @@ def estimate(
     (``models.stm``) first.
 
     Args:
-        model: The fitted model. It stays unchanged.
+        model: The fitted model, which stays unchanged. A result of a fit, a run or a codebook gives
+            its model, and by default its documents and groups.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
         formula: Outcome and columns, such as ``"log(sales) ~ topics + employees + C(country)"``.
@@ -82,7 +84,8 @@ def estimate(
         num_draws: Draws of each chain.
         warmup_steps: Sweeps of each chain before its first draw.
         topics: Whether to draw the topics, rather than keep them fixed; see
-            :func:`~torch_lntm.inference.joint_draws`.
+            :func:`~torch_lntm.inference.joint_draws`. Defaults to fixed topics for a codebook, and
+            to drawn topics otherwise.
         prior: Whether to draw the prior, rather than keep it fixed.
         seed: Seed of the chains.
         progress: Whether to show a progress bar on standard error.
@@ -106,13 +109,19 @@ def estimate(
         >>> sales.frame()["term"].tolist()[-2:]
         ['topic 9', 'party[T.right]']
     """
+    read: Any = as_corpus
+    if isinstance(model, Fitted):
+        read, groups = model.check_corpus, model.groups if groups is None else groups
+        topics = not model.frozen if topics is None else topics
+        model = model.model
+    topics = True if topics is None else topics
     require_model(model)
     for name, value, known in (("family", family, FAMILIES), ("draws", draws, get_args(Draws))):
         if value not in known:
             raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}")
     require_whole(1, num_chains=num_chains, warmup_steps=warmup_steps)
     require_whole(4, num_draws=num_draws)
-    corpus, found = model.encode(as_corpus(corpus)), as_groups(model, groups)
+    corpus, found = model.encode(read(corpus)), as_groups(model, groups)
     data = _read(corpus, formula, family)
     options: dict[str, Any] = {"warmup_steps": warmup_steps, "topics": topics, "prior": prior}
     size = model.num_topics + len(data.names)
