@@ -86,10 +86,10 @@ class Intrusion:
     def read_ratings(self, *ratings: Any, level: float = 0.95) -> pd.DataFrame:
         """Model precision: the share of answers that find the intruder, with intervals.
 
-        The intervals are for other tasks and other raters of the same kinds: answers to a task, and
-        those of a rater, depend on each other, so variances are clustered in both ways
-        (*Cameron, Gelbach & Miller 2011*), and give the size of Wilson's interval. A single rater
-        says nothing about others.
+        The intervals are for other tasks and other raters of the same kinds. Answers to a task are
+        alike, and so are those of a rater, so variances are clustered in both ways (*Cameron,
+        Gelbach & Miller 2011*), and give the size of Wilson's interval. A single rater says nothing
+        about others.
 
         Args:
             *ratings: Files, or data frames, with the columns ``task`` and ``answer`` (a letter, or
@@ -278,7 +278,9 @@ def _rows(given: Any, number: str) -> list[tuple[str, str, str]]:
     table = given.assign(rater=given.get("rater", "")).fillna("").astype(str)
     columns = (table[name].str.strip() for name in ("rater", "task", "answer"))
     return [
-        (rater or who, task, answer) for rater, task, answer in zip(*columns, strict=True) if answer
+        (rater or who, task, answer.lower() if len(answer) == 1 else answer)
+        for rater, task, answer in zip(*columns, strict=True)
+        if answer
     ]
 
 
@@ -294,7 +296,8 @@ def _precision(table: pd.DataFrame, level: float) -> dict[str, float]:
             sums = np.bincount(codes, right - p)
             variances.append(count / (count - 1) * float(sums @ sums) / size**2)
             degrees.append(count - 1)
-    effective, freedom = float(counts["tasks"]), max(1.0, counts["tasks"] - 1.0)
+    # Unanimous answers show no variance, and count as one answer to each task.
+    effective, freedom = float(counts["tasks"]), np.inf
     if sum(variances) > 0:
         both = p * (1 - p) / size if len(variances) == 2 else 0.0
         effective = p * (1 - p) / max(sum(variances) - both, *variances, 1e-12)
@@ -305,5 +308,5 @@ def _precision(table: pd.DataFrame, level: float) -> dict[str, float]:
     centre = (p + t**2 / (2 * effective)) / (1 + t**2 / effective)
     root = (p * (1 - p) / effective + t**2 / (4 * effective**2)) ** 0.5
     half = t / (1 + t**2 / effective) * root
-    ends = {"lower": max(0.0, centre - half), "upper": min(1.0, centre + half)}
+    ends = {"lower": max(0.0, round(centre - half, 12)), "upper": min(1.0, centre + half)}
     return {"precision": p, **ends, "answers": size, **counts}
