@@ -96,11 +96,11 @@ ENGINES: dict[str, Callable[[lntm.models.TopicModel, int], Any]] = {
 }
 
 
-def recovered(seed: int) -> dict[str, Any]:
-    """Coverage of bands and ranking of moving words on a simulated corpus."""
+def recovered(seed: int, **design: Any) -> dict[str, Any]:
+    """Coverage of bands and ranking of moving words on a corpus of :func:`simulated`."""
     from scipy.optimize import linear_sum_assignment
 
-    truth = simulated(seed)
+    truth = simulated(seed, **design)
     size, words = truth.moves.shape
     content = f"~ rw({PERIOD})"
     column: Any = learn_levels(truth.corpus, content)
