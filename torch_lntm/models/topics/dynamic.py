@@ -45,12 +45,12 @@ class DynamicTopics(LevelTopics):
     words of a topic stand still and only a few move, an M-step learns the variance s²_kv of every
     word by its evidence, together with the prior that all words share.
 
-    Errors know that the topics of the tokens are latent (*Louis 1982*). With normalisers held, the
-    log likelihood Σ c log Σ_k θ_k exp(λ_kv) of a word has the information Σ c r rᵀ about its logits
-    in all topics, where r are the topics' shares of each token: Σ c diag(r) of tokens with known
-    topics, less the covariance Σ c (diag(r) − r rᵀ) of the unknown ones. If the logits of the other
-    topics have one common error, Σ c r² − (Σ c r (1 − r))² / Σ c (1 − r)² is left for one topic,
-    which is 0 if all tokens have equal shares. The ``certainty`` is its ratio to Σ c r.
+    Errors know that the topics of the tokens are latent (*Louis 1982*). Let r be the topics' shares
+    of each token, and hold the normalisers. Known topics would give a word's logits in all topics
+    the information Σ c diag(r), and the covariance Σ c (diag(r) − r rᵀ) of the topics takes away
+    all but Σ c r rᵀ. If the logits of the other topics have one common error, one topic is left
+    with Σ c r² − (Σ c r (1 − r))² / Σ c (1 − r)². This is 0 if all tokens have equal shares, and
+    ``certainty`` is its ratio to Σ c r, pooled over the periods.
 
     Args:
         num_topics: Number of topics K.
@@ -359,26 +359,25 @@ class DynamicTopics(LevelTopics):
     @torch.no_grad()
     def last_sums(self, documents: Iterable[tuple[DocumentBatch, Tensor]]) -> dict[str, Tensor]:
         """See :meth:`Topics.last_sums`: Σ c r and Σ c r² of every word and topic."""
-        probs, totals = self.double_probs, self.variances.new_zeros(2, *self.variances.shape)
-        totals = totals.double()
+        probs = self.double_probs
+        totals = probs.new_zeros(2, self.num_words, self.num_topics)
         for batch, theta in documents:
             batch, theta = self.assign_levels(batch).to(dtype=torch.float64), theta.double()
             mixed = word_probabilities(theta, probs, batch)
-            for power in (1, 2):
+            for power, total in enumerate(totals, 1):
                 own = sum_over_docs(batch.counts / mixed**power, theta**power, batch)
                 own *= probs.mT**power
-                totals[power - 1] += own.unflatten(0, (-1, self.num_words)).sum(0)
+                total += own.unflatten(0, (-1, self.num_words)).sum(0)
         return {"tokens": totals[0], "squares": totals[1]}
 
     @torch.no_grad()
     def settle_(self, tokens: Tensor, squares: Tensor) -> None:  # type: ignore[override]
         """See :meth:`Topics.settle_`. Pseudo-tokens have known topics."""
-        pseudo = (self._prior().smoothing + tokens.new_tensor(1e-12)).to(tokens)
+        pseudo = self._prior().smoothing + 1e-12
         tokens, squares = tokens + pseudo, squares + pseudo
         unsure = tokens - squares
-        others = tokens.sum(1, keepdim=True) - tokens - unsure
-        left = squares - unsure.square() / others.clamp_min(1e-12)
-        self.certainty.copy_((left / tokens).clamp(1e-6, 1.0))
+        others = (tokens.sum(1, keepdim=True) - tokens - unsure).clamp_min(1e-12)
+        self.certainty.copy_(((squares - unsure.square() / others) / tokens).clamp(1e-6, 1.0))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Older files lack it.
