@@ -34,6 +34,7 @@ FLOORS = [
     ["plotting"],
     ["reports"],
     ["estimators", "effects", "interop", "selection"],
+    ["measurement"],
 ]
 MAY_IMPORT = {
     room: {below for rooms in FLOORS[:level] for below in rooms}

@@ -14,6 +14,7 @@ from . import interop as interop
 from . import io as io
 from . import kernels as kernels
 from . import latents as latents
+from . import measurement as measurement
 from . import models as models
 from . import plotting as plotting
 from . import posteriors as posteriors
@@ -40,6 +41,8 @@ from .estimators import StructuralTopicModel as StructuralTopicModel
 from .io import load_model as load_model
 from .io import load_run as load_run
 from .io import save_model as save_model
+from .measurement import Codebook as Codebook
+from .measurement import codebook as codebook
 from .reports import name_topics as name_topics
 from .reports import report as report
 from .reports import topic_stability as topic_stability

@@ -800,18 +800,22 @@ class Corpus:
 
     # ---------------------------------------------------------------- splits and files
 
-    def split(self, test_fraction: float = 0.1, *, seed: int = 0) -> Split[Corpus]:
+    def split(self, test_fraction: float = 0.1, *, by: Any = None, seed: int = 0) -> Split[Corpus]:
         """Splits the documents at random into a training set and a test set.
 
         Args:
             test_fraction: Share of the documents in the test set, rounded to whole documents.
+            by: Clusters of documents, such as those of a respondent, which stay together: the name
+                of a column, or a value for each document. The share is then met as nearly as
+                random clusters allow.
             seed: Seed of the random numbers. Equal seeds give equal splits.
 
         Returns:
             The split, which unpacks into two corpora and has ``train``, ``test`` and ``save``.
 
         Raises:
-            CorpusError: The fraction is outside of (0, 1), or the corpus has a single document.
+            CorpusError: The fraction is outside of (0, 1), the corpus has a single document or
+                cluster, or ``by`` lacks a value.
             ConfigError: The seed is no whole number from 0.
 
         Example:
@@ -819,7 +823,33 @@ class Corpus:
             >>> train.num_docs, test.num_docs
             (240, 60)
         """
-        return split_documents(self, test_fraction, seed)
+        return split_documents(self, test_fraction, seed, by)
+
+    def split_for_discovery(
+        self, fraction: float = 0.5, *, by: Any = None, seed: int = 0
+    ) -> Split[Corpus]:
+        """Splits the documents into those that topics are found in, and those to be measured.
+
+        Topics that were found, named and chosen by reading some documents fit those documents
+        better than others, so that effects are estimated in other documents
+        (*Egami, Fong, Grimmer, Roberts & Stewart 2022*). See :func:`torch_lntm.codebook`.
+
+        Args:
+            fraction: Share of the documents for discovery.
+            by: Clusters of documents that stay together; see :meth:`split`.
+            seed: Seed of the random numbers. Equal seeds give equal splits.
+
+        Returns:
+            The split, which unpacks into ``discovery, estimation``.
+
+        Example:
+            >>> discovery, estimation = posts.split_for_discovery(0.5, by="year")
+            >>> discovery.num_docs, estimation.num_docs
+            (180, 90)
+        """
+        if not 0 < fraction < 1:
+            raise CorpusError(f"fraction must lie between 0 and 1, got {fraction}")
+        return self.split(1 - fraction, by=by, seed=seed)
 
     def hold_out_words(
         self, observed_fraction: float = 0.5, *, seed: int = 0

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import read_arrays
-from torch_lntm.errors import CorpusError, require_whole
+from torch_lntm.errors import CorpusError, MissingColumnError, require_whole
 from torch_lntm.files.writing import atomic_write
 
 #: The class ``Corpus``, whose module imports this one.
@@ -105,16 +106,44 @@ class WordHoldOut(Generic[D]):
         return digest.hexdigest()
 
 
-def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
-    """Draws ``round(test_fraction * num_docs)`` test documents, but leaves neither set empty."""
+def split_documents(corpus: D, test_fraction: float, seed: int, by: Any = None) -> Split[D]:
+    """Draws ``round(test_fraction * num_docs)`` test documents, but leaves neither set empty.
+
+    With ``by``, it draws the first clusters of a random order whose number of documents comes
+    nearest to this number.
+    """
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
     require_whole(0, seed=seed)
     if corpus.num_docs < 2:
         raise CorpusError("test_fraction: a split needs at least 2 documents, got 1")
+    rng = np.random.default_rng(seed)
     num_test = min(max(round(test_fraction * corpus.num_docs), 1), corpus.num_docs - 1)
-    order = np.random.default_rng(seed).permutation(corpus.num_docs)
-    return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
+    if by is None:
+        order = rng.permutation(corpus.num_docs)
+        return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
+    codes, sizes = _clusters(corpus, by)
+    drawn = rng.permutation(len(sizes))
+    distance = np.abs(np.cumsum(sizes[drawn])[:-1] - num_test)
+    is_test = np.isin(codes, drawn[: int(distance.argmin()) + 1])
+    return Split(corpus, np.flatnonzero(~is_test), np.flatnonzero(is_test))
+
+
+def _clusters(corpus: Any, by: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cluster of each document, by a column or values, and numbers of documents of the clusters."""
+    name = by if isinstance(by, str) else "by"
+    table = corpus.metadata if isinstance(by, str) else corpus.with_metadata({name: by}).metadata
+    if name not in table:
+        raise MissingColumnError(name, table)
+    codes, names = pd.factorize(table[name])
+    if (codes < 0).any():
+        raise CorpusError(
+            f"by: {(codes < 0).sum()} documents have no value of {name!r}, the first of them "
+            f"document {codes.argmin()}, counted from 0; fill the values in, or leave these out"
+        )
+    if len(names) < 2:
+        raise CorpusError(f"by: a split needs at least 2 values of {name!r}, got {len(names)}")
+    return codes, np.bincount(codes)
 
 
 def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOut[D]:

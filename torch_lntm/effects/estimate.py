@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,8 +15,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import regress_linear
-from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.linear import LinearRegression, regress_linear
+from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
@@ -23,6 +24,7 @@ from torch_lntm.errors import ConfigError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import column_or_values, read_weights
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
@@ -30,6 +32,10 @@ from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
+REGRESSIONS: dict[Link, Callable[..., LinearRegression | LogitRegression]] = {
+    "logit": regress_logit,
+    "identity": regress_linear,
+}
 NO_ROBUST_ERRORS = (
     "with random terms, standard errors are those of the model; leave out clusters= and "
     "standard_errors=, or the random terms"
@@ -38,9 +44,9 @@ NO_ROBUST_ERRORS = (
 
 @torch.no_grad()
 def estimate(
-    model: TopicModel,
-    source: DrawSource | Tensor | NDArray[Any],
-    corpus: Corpus,
+    model: TopicModel | Fitted,
+    source: DrawSource | Tensor | NDArray[Any] | None,
+    corpus: Corpus | None,
     formula: str,
     *,
     link: Link = "logit",
@@ -68,7 +74,9 @@ def estimate(
     draws come from ``inference.joint_draws``.
 
     Args:
-        model: The fitted model. It may have covariates (``models.stm``), but needs none.
+        model: The fitted model. It may have covariates (``models.stm``), but needs none. A result
+            of a fit, a run or a codebook gives its model, and by default its source, documents and
+            groups.
         source: What draws the documents' proportions: a guide of the model; the chains that a fit
             keeps; new chains, ``DocumentHMC(model)``, which are exact and slower; draws from
             ``inference.theta_draws`` or ``inference.joint_draws``; or an array
@@ -129,9 +137,10 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    _check_settings(model, link, standard_errors)
-    corpus = as_corpus(corpus)
-    regressed = _regressed(model, topics, groups, outcome, link)
+    of, source, groups, read = _of_fit(model, source, topics, groups)
+    corpus = read(corpus)
+    _check_settings(of, link, standard_errors)
+    regressed = _regressed(of, topics, groups, outcome, link)
     rows, of_weights, sort = corpus.nonempty, None, "documents"
     if weights is not None:
         (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
@@ -147,17 +156,12 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    drawn = _of_array(model, source, corpus.num_docs)
-    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
+    drawn = _of_array(of, source, corpus.num_docs)
+    proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-
-    def parts() -> Iterator[tuple[Tensor, Tensor]]:
-        for part in proportions:
-            yield torch.from_numpy(np.searchsorted(rows, part.rows)), regressed.columns(part, link)
-
-    regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, regressed.responses, kind)
+    parts = partial(regressed.parts, proportions, rows, link)
+    regression = REGRESSIONS[link](design, parts, regressed.responses, kind)
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
     return Effects(
@@ -172,6 +176,7 @@ def estimate(
         num_draws=proportions.num_draws,
         groups=regressed.groups,
         measure=regressed.measure,
+        num_chains=proportions.num_chains,
     )
 
 
@@ -279,7 +284,7 @@ class _Regressed(NamedTuple):
 
     Attributes:
         names: Numbers of topics and names of groups, or the expression of an outcome.
-        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`columns`.
+        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`parts`.
         groups: The groups, if any.
         outcome: The outcome, if there is one.
     """
@@ -294,10 +299,15 @@ class _Regressed(NamedTuple):
         """Whether a proportion is regressed, or an outcome beyond 0 or 1."""
         return "proportion" if self.outcome is None else self.outcome.measure
 
-    def columns(self, part: Any, link: Link) -> Tensor:
-        """Columns to regress of a part of the draws: the topics' proportions, or a ratio."""
-        theta = part.theta.double()
-        return theta if self.outcome is None else self.outcome.transform(theta, part.rows, link)
+    def parts(
+        self, draws: ThetaDraws, rows: NDArray[np.int64], link: Link
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Columns to regress, in parts of the documents: the topics' proportions, or a ratio."""
+        for part in draws:
+            theta = part.theta.double()
+            if self.outcome is not None:
+                theta = self.outcome.transform(theta, part.rows, link)
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
 
     def labels(self, model: TopicModel) -> list[str]:
         """Labels of the columns of a logit."""
@@ -331,6 +341,14 @@ def _regressed(
         return _Regressed(tuple(numbers), every[numbers], None)
     responses = torch.cat([every[numbers], found.sums(every).mT])
     return _Regressed((*numbers, *found.names), responses, found)
+
+
+def _of_fit(model: Any, source: Any, topics: Any, groups: Any) -> tuple[Any, ...]:
+    """Model, source and groups, of which a fit gives what is missing; what reads the documents."""
+    if not isinstance(model, Fitted):
+        return model, source, groups, as_corpus
+    groups = model.groups if groups is None and topics is None else groups
+    return model.model, model.source if source is None else source, groups, model.check_corpus
 
 
 def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:

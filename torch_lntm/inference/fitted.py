@@ -14,7 +14,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference.documents import DocumentTopics, Estimate, transform
 from torch_lntm.inference.draws import DrawSource
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Fitted(ABC):
 
     model: TopicModel
     corpus: Corpus | None
+    #: Groups of topics that effects are estimated for by default.
+    groups: TopicGroups | None = None
 
     @property
     @abstractmethod
@@ -86,7 +88,7 @@ class Fitted(ABC):
             >>> result.transform(test).theta.shape == (len(test), 10)
             True
         """
-        return transform(self.source, self._documents(corpus), estimate, **options)
+        return transform(self.source, self.check_corpus(corpus), estimate, **options)
 
     def document_table(self, corpus: Corpus | None = None, **options: Any) -> pd.DataFrame:
         """A row for each document with its columns, tokens and topic proportions.
@@ -111,8 +113,8 @@ class Fitted(ABC):
         """
         from torch_lntm.effects import estimate
 
-        options = {"source": self.source, **options}
-        return estimate(self.model, corpus=self._documents(corpus), formula=formula, **options)
+        options = {"source": None, **options}
+        return estimate(self, corpus=corpus, formula=formula, **options)
 
     def report(
         self, path: str | Path | None = None, corpus: Corpus | None = None, **options: Any
@@ -129,10 +131,14 @@ class Fitted(ABC):
         """
         from torch_lntm.reports import report
 
-        return report(self, self._documents(corpus), path, **options)
+        return report(self, self.check_corpus(corpus), path, **options)
 
-    def _documents(self, corpus: Corpus | None) -> Corpus:
-        """The documents that a caller gives, or those of the fit."""
+    def check_corpus(self, corpus: Corpus | None = None) -> Corpus:
+        """The documents that a caller gives, or those of the fit.
+
+        Raises:
+            ConfigError: The documents of the fit are unknown.
+        """
         found = self.corpus if corpus is None else corpus
         if found is None:
             raise ConfigError("the documents of the fit are unknown here; give them as corpus")

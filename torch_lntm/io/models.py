@@ -136,20 +136,41 @@ def read_model(folder: Path) -> TopicModel:
             f"{file}: format_version is {about.get('format_version')!r}; this version of "
             f"torch_lntm reads {FORMAT_VERSION}"
         )
-    settings = about.get("config")
     checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
+    model = remake_model(about, tensors, file, folder / TENSORS)
+    if about.get("vocabulary"):
+        with read_errors(file, "is damaged", _INVALID):
+            words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
+            model.vocabulary = read_vocabulary(*words)
+    return model
+
+
+def remake_model(
+    about: dict[str, Any], tensors: dict[str, Tensor], file: Path, tensor_file: Path
+) -> TopicModel:
+    """Make a model from its description and parameters, except for its vocabulary.
+
+    Args:
+        about: Name of the constructor, ``kind``; its arguments, ``config``; and ``topic_names``.
+        tensors: The parameters, by the names of any version.
+        file: File of the description, for messages.
+        tensor_file: File of the parameters, for messages.
+
+    Raises:
+        FileError: The description or a parameter is invalid, or they contradict each other.
+    """
+    settings: Any = about.get("config")
+    kind: Any = about.get("kind")
+    tensors = {_RENAMED.get(name, name): x for name, x in tensors.items()}
     # Sizes out of proportion to the parameters are refused before memory is reserved.
     most = max(LEAST_PROBABILITIES, 64 * sum(tensor.numel() for tensor in tensors.values()))
     with read_errors(file, "is damaged", _INVALID):
         if not 0 < settings["num_topics"] * settings["num_words"] <= most:
             raise ValueError("the numbers of topics and words are impossible")
-        model = find_constructor(about.get("kind"))(**settings)
+        model = find_constructor(kind)(**settings)
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
-        if about.get("vocabulary"):
-            words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
-            model.vocabulary = read_vocabulary(*words)
-    with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
+    with read_errors(tensor_file, f"contradicts {file.name}", _INVALID):
         dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():
             if x.dtype != dtypes.get(name, x.dtype) or not torch.isfinite(x).all():
@@ -216,10 +237,9 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
-    """Parameters by current names."""
+    """Parameters, by the names of the version that wrote them."""
     data = read_bytes(path)
     if checksum not in (None, zlib.crc32(data)):
         raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
     with read_errors(path, "not a complete safetensors file", (SafetensorError, KeyError)):
-        tensors = safetensors.torch.load(data)
-    return {_RENAMED.get(name, name): x for name, x in tensors.items()}
+        return safetensors.torch.load(data)

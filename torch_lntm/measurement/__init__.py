@@ -1,0 +1,6 @@
+"""Codebooks: topics frozen after discovery, measured in other documents, and checked by people."""
+
+from torch_lntm.measurement.codebook import Codebook, codebook
+from torch_lntm.measurement.measured import Measurement as Measurement
+
+__all__ = ["Codebook", "codebook"]

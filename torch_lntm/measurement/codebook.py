@@ -1,0 +1,426 @@
+"""Codebook: a model frozen after discovery, with groups, names, decisions and a hash."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.checks import check_vocabulary
+from torch_lntm.corpus.corpus import as_corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.files.reading import read_errors
+from torch_lntm.files.writing import atomic_write
+from torch_lntm.frames import is_default
+from torch_lntm.inference import DocumentHMC, theta_draws
+from torch_lntm.inference.fitted import Fitted
+from torch_lntm.io.models import check_saveable, remake_model
+from torch_lntm.measurement.measured import Measurement
+from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models.model import require_model
+from torch_lntm.models.topic_groups import as_groups
+
+FORMAT_VERSION = 1
+#: Key of the file's metadata, and the tensor with the fingerprints of the discovery documents.
+_ABOUT, _SEEN = "codebook", "discovery.documents"
+#: Errors of reading a damaged file.
+_DAMAGE = (OSError, SafetensorError, KeyError, OverflowError, ValueError, TypeError, RecursionError)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Codebook(Fitted):
+    """Topics, prior, groups and names, frozen after discovery: how documents are measured.
+
+    :func:`codebook` makes one from a fit. It measures other documents without learning from them
+    (:meth:`measure`), so that what a share means depends neither on their words nor on an analysis
+    of them (*Egami et al. 2022*). It refuses the documents of the discovery, which it knows by
+    fingerprints; it holds no texts.
+
+    Attributes:
+        model: A copy of the model, which must not be changed.
+        content: What :attr:`hash` covers, as JSON-able data: the call of the model's constructor,
+            its vocabulary, names and groups, and sums of its parameters.
+        decisions: What the researcher decided, each with its ``date`` and ``text``.
+        versions: Versions of the packages that made it.
+        discovery: Fingerprint and number of the documents of the discovery, if they are known.
+        fingerprints: ``(num_docs, 2)`` int64 fingerprints of the words and of the names of the
+            documents of the discovery.
+        groups: Groups of topics, if any.
+        corpus: None, because a codebook has no documents.
+    """
+
+    model: TopicModel
+    content: dict[str, Any]
+    decisions: tuple[dict[str, str], ...]
+    versions: dict[str, str]
+    discovery: dict[str, Any] | None
+    fingerprints: Tensor
+    groups: TopicGroups | None = None
+    corpus: None = None
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of topics, prior, vocabulary, names and groups, in hexadecimal.
+
+        Equal hashes mean equal measurements. Decisions do not change it.
+        """
+        return _sha256(self.content)
+
+    @property
+    def source(self) -> DocumentHMC:
+        """New chains, which draw from the exact posteriors of documents."""
+        return DocumentHMC(self.model)
+
+    @property
+    def topic_shares(self) -> None:
+        """A codebook has no documents, and no shares."""
+        return
+
+    def settings(self) -> dict[str, Any]:
+        """The hash, for a report."""
+        return {"codebook": self.hash}
+
+    def decide(self, *decisions: str) -> Codebook:
+        """The codebook with further decisions of the researcher, dated now.
+
+        Args:
+            *decisions: Sentences, such as ``"3 and 7 are both about the economy"``.
+
+        Raises:
+            ConfigError: A decision is empty or no text.
+
+        Example:
+            >>> book = lntm.codebook(model).decide("topic 4 is boilerplate, and is left out")
+            >>> book.decisions[0]["text"]
+            'topic 4 is boilerplate, and is left out'
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        for text in decisions:
+            if not isinstance(text, str) or not text.strip():
+                raise ConfigError(f"decision {text!r:.60}; expected a sentence")
+        new = ({"date": now, "text": text.strip()} for text in decisions)
+        return replace(self, decisions=(*self.decisions, *new))
+
+    def seen(self, corpus: Corpus) -> pd.Series:
+        """Whether documents are among those of the discovery.
+
+        A document is if it has the same words, as often, and the same name. Where one of the two
+        corpora has no names, the words decide. Documents without words are not.
+
+        Args:
+            corpus: Documents over any vocabulary, whose words other than the model's do not count.
+
+        Returns:
+            A truth value for each document, by name, so that ``corpus[~book.seen(corpus)]`` are the
+            others.
+
+        Raises:
+            ConfigError: The documents of the discovery are unknown.
+        """
+        if self.discovery is None:
+            raise ConfigError(
+                "the documents of the discovery are unknown; give them to lntm.codebook as "
+                "discovery=corpus"
+            )
+        corpus, old = self._in_words(corpus), self.fingerprints.numpy()
+        found, names = _fingerprints(corpus), corpus.metadata.index
+        if is_default(names) or not self.discovery["named"]:
+            same = np.isin(found[:, 0], old[:, 0])
+        else:
+            pairs = pd.MultiIndex.from_arrays([*found.T])
+            same = pairs.isin(pd.MultiIndex.from_arrays([*old.T]))
+        return pd.Series(same & (corpus.lengths > 0), names)
+
+    def check_corpus(self, corpus: Corpus | None = None) -> Corpus:
+        """Documents over the model's vocabulary that are not those of the discovery.
+
+        Args:
+            corpus: The documents.
+
+        Raises:
+            ConfigError: There are none, some are documents of the discovery, or the model was
+                changed.
+        """
+        return self._checked(corpus, allow_discovery=False)[0]
+
+    def _checked(self, corpus: Any, allow_discovery: bool) -> tuple[Corpus, int]:
+        """Documents over the model's vocabulary, and the number of those of the discovery."""
+        if corpus is None:
+            raise ConfigError("a codebook has no documents; give the documents to measure")
+        if _sums(self.model.state_dict()) != self.content["tensors"]:
+            raise ConfigError(
+                f"the parameters of the codebook's model are not those of its hash {self.hash}: "
+                "they were changed; make a new codebook, or load it again"
+            )
+        documents = self._in_words(as_corpus(corpus, allow_empty=True))
+        seen = None if self.discovery is None else self.seen(documents).to_numpy()
+        number = 0 if seen is None else int(seen.sum())
+        if seen is not None and number and not allow_discovery:
+            first = documents.metadata.index[int(seen.argmax())]
+            raise ConfigError(
+                f"{number} of {documents.num_docs} documents are documents of the discovery, the "
+                f"first of them {first!r}. Topics fit those better than others, so measure others: "
+                "divide documents first (corpus.split_for_discovery), leave these out "
+                "(corpus[~book.seen(corpus)]), or, to describe them only, "
+                "book.measure(corpus, allow_discovery=True)"
+            )
+        return documents, number
+
+    def _in_words(self, corpus: Corpus) -> Corpus:
+        """The documents over the model's vocabulary, where both have words."""
+        words = self.model.vocabulary
+        if words is None or corpus.vocabulary is None:
+            return corpus
+        return corpus.with_vocabulary(words)
+
+    def measure(
+        self,
+        corpus: Corpus,
+        *,
+        allow_discovery: bool = False,
+        num_draws: int = 100,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> Measurement:
+        """Measure documents: draws from their exact posteriors at the frozen topics and prior.
+
+        Nothing is refitted. Words that the codebook lacks are dropped, with a warning.
+
+        Args:
+            corpus: The documents. A model with formulas needs their columns.
+            allow_discovery: Accept documents of the discovery.
+            num_draws: Number of draws of each document. With 50, intervals of 95 % hold 93 %.
+            seed: Seed of the chains.
+            progress: Show a progress bar on standard error.
+
+        Returns:
+            The measurement: frames with intervals, effects, a report.
+
+        Raises:
+            ConfigError: Some documents are those of the discovery, the corpus has words and the
+                model has none, or the model was changed.
+
+        Example:
+            >>> book = lntm.codebook(result, groups={"news": [3, 7]})
+            >>> book.measure(test)
+            Measurement(30 documents, 100 draws, by codebook ...)
+            >>> book.measure(train)
+            Traceback (most recent call last):
+            ...
+            torch_lntm.errors.ConfigError: 270 of 270 documents are documents of the discovery...
+        """
+        corpus, number = self._checked(corpus, allow_discovery)
+        chains = DocumentHMC(self.model, seed=seed)
+        draws = theta_draws(chains, corpus, num_draws, seed=seed, progress=progress)
+        return Measurement(self.model, corpus, draws, self.hash, self.groups, number)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the codebook to one file, of JSON and tensors.
+
+        Args:
+            path: The file, such as ``"book.safetensors"``.
+            overwrite: Replace an existing file.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigError: The file exists and ``overwrite`` is false, or cannot be written.
+
+        Example:
+            >>> path = lntm.codebook(result).save("book.safetensors")
+            >>> lntm.Codebook.load(path).hash == lntm.codebook(result).hash
+            True
+        """
+        path = Path(path)
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path}: exists already; choose another path, or overwrite=True")
+        tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
+        about = {
+            "format_version": FORMAT_VERSION,
+            "hash": self.hash,
+            "content": self.content,
+            "decisions": self.decisions,
+            "versions": self.versions,
+            "discovery": self.discovery,
+            "fingerprints": _sums({"": self.fingerprints}),
+        }
+        # A single text, because the order of several in the file would vary.
+        header = {_ABOUT: _as_text({"about": about, "sha256": _sha256(about)})}
+        data = safetensors.torch.save({**tensors, _SEEN: self.fingerprints}, header)
+        with atomic_write(path) as file:
+            file.write(data)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Codebook:
+        """Read a codebook from its file. Nothing in the file is executed.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The codebook, on the CPU.
+
+        Raises:
+            ConfigError: The file is missing, damaged, altered or of a later version.
+        """
+        path = Path(path)
+        with read_errors(path, "is no complete codebook, or was altered", _DAMAGE):
+            with safe_open(path, "pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            sealed = json.loads(header[_ABOUT])
+            about = sealed["about"]
+            if _sha256(about) != sealed["sha256"]:
+                raise ValueError("its description has another hash")
+            if about["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"format {about['format_version']!r}; expected {FORMAT_VERSION}")
+            content, seen = about["content"], tensors.pop(_SEEN)
+            sums = _sums(tensors), _sums({"": seen})
+            if sums != (content["tensors"], about["fingerprints"]):
+                raise ValueError("its tensors have other hashes")
+            model = remake_model(content, tensors, path, path)
+            model.vocabulary = check_vocabulary(content["vocabulary"], model.num_words)
+            groups = as_groups(model, content["groups"])
+            decisions, discovery = tuple(about["decisions"]), about["discovery"]
+            model.requires_grad_(False)
+            book = cls(model, content, decisions, about["versions"], discovery, seen, groups)
+            if book.hash != about["hash"]:
+                raise ValueError("its content has another hash")
+        return book
+
+    def __repr__(self) -> str:
+        groups = f", {len(self.groups)} groups" if self.groups else ""
+        found = "documents of discovery unknown"
+        if self.discovery is not None:
+            found = f"found in {self.discovery['num_docs']} documents"
+        return (
+            f"Codebook({self.model.name}, {self.model.num_topics} topics{groups}, {found}, "
+            f"{len(self.decisions)} decisions, hash {self.hash[:12]})"
+        )
+
+
+def codebook(
+    result: Fitted | TopicModel,
+    *,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    names: Sequence[str | None] | Mapping[int, str] | None = None,
+    decisions: Sequence[str] = (),
+    discovery: Corpus | None = None,
+) -> Codebook:
+    """Freeze topics after discovery, to measure other documents by them.
+
+    Args:
+        result: The result of a fit, a run, or a model. It is copied.
+        groups: Groups of topics, such as ``{"economy": [3, 7]}``; see
+            :class:`~torch_lntm.models.TopicGroups`.
+        names: Names of the topics, as for ``model.topic_names``. Defaults to the model's.
+        decisions: Sentences about what was decided during discovery, which are dated now.
+        discovery: The documents of the discovery. Defaults to those of the result.
+
+    Returns:
+        The codebook.
+
+    Raises:
+        ConfigError: A group or a name is refused, or the model could not be made again from a file
+            (:func:`~torch_lntm.io.check_saveable`).
+
+    Example:
+        >>> lntm.codebook(result, groups={"news": [3, 7]}, names={1: "sport"})
+        Codebook(ctm, 10 topics, 1 groups, found in 270 documents, 0 decisions, hash ...)
+    """
+    if isinstance(result, Fitted):
+        discovery = result.corpus if discovery is None else discovery
+        result = result.model
+    require_model(result)
+    model = copy.deepcopy(result).cpu().requires_grad_(False)
+    if names is not None:
+        model.topic_names = names
+    check_saveable(model)
+    assert model.construction is not None
+    found = as_groups(model, groups)
+    words = model.vocabulary
+    content = {
+        "kind": model.construction.name,
+        "config": json.loads(json.dumps(model.construction.to_json())),
+        "vocabulary": None if words is None else list(words),
+        "topic_names": list(model.topic_names) if model.has_topic_names else None,
+        "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
+        "tensors": _sums(model.state_dict()),
+    }
+    content = json.loads(_as_text(content))  # as a file holds it
+    versions = {name: version(name) for name in ("torch_lntm", "torch", "numpy")}
+    versions["python"] = platform.python_version()
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    book = Codebook(model, content, (), versions, None, none, found).decide(*decisions)
+    if discovery is None:
+        return book
+    about = {
+        "fingerprint": discovery.fingerprint(),
+        "num_docs": discovery.num_docs,
+        "named": not is_default(discovery.metadata.index),
+    }
+    known = torch.from_numpy(_fingerprints(book._in_words(discovery)))
+    return replace(book, discovery=about, fingerprints=known)
+
+
+def _as_text(value: Any) -> str:
+    """A value as JSON, always the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _sha256(value: Any) -> str:
+    """SHA-256 of JSON-able data."""
+    return hashlib.sha256(_as_text(value).encode()).hexdigest()
+
+
+def _sums(tensors: Mapping[str, Tensor]) -> list[str]:
+    """SHA-256 of each tensor, in the order of the hashes, since later versions may rename some."""
+    found = []
+    for tensor in tensors.values():
+        digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        found.append(digest.hexdigest())
+    return sorted(found)
+
+
+def _hashed(texts: Sequence[Any]) -> NDArray[np.uint64]:
+    """64 bits of a hash of each text."""
+    digests = (hashlib.blake2b(str(text).encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def _fingerprints(corpus: Corpus) -> NDArray[np.int64]:
+    """Fingerprints ``(num_docs, 2)`` of each document's words with their counts, and of its name.
+
+    The first is a sum over words, so that the order of a vocabulary does not matter.
+    """
+    words = corpus.vocabulary or range(corpus.num_words)
+    codes, first = _hashed(words), []
+    for _, rows in corpus.parts():
+        counts = np.asarray(rows.counts).astype(np.uint64)
+        bits = codes[rows.word_index] ^ counts * np.uint64(0x9E3779B97F4A7C15)
+        for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # the mixer of SplitMix64
+            bits = (bits ^ bits >> np.uint64(29)) * np.uint64(multiplier)
+        ends = np.concatenate([[0], np.cumsum(rows.sizes)])
+        before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(bits ^ bits >> np.uint64(32))])
+        first.append(before[ends[1:]] - before[ends[:-1]])
+    found = np.stack([np.concatenate(first), _hashed(corpus.metadata.index)], 1)
+    return found.view(np.int64)

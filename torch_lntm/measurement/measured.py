@@ -1,0 +1,150 @@
+"""Measurement, the posterior of documents at frozen topics, as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.formulas.columns import complete_column
+from torch_lntm.guides.theta_draws import ThetaDraws
+from torch_lntm.inference.fitted import Fitted
+from torch_lntm.models import TopicGroups, TopicModel
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement(Fitted):
+    """Topics of documents by a codebook, with the uncertainty of each document's posterior.
+
+    It has the methods of a fit, such as :meth:`effects`, :meth:`document_table` and :meth:`report`,
+    which all use the same draws. They are made at their first use.
+
+    Attributes:
+        model: The codebook's model.
+        corpus: The documents.
+        draws: Draws of the documents' proportions from their exact posteriors.
+        hash: The codebook's hash.
+        groups: The codebook's groups of topics, if any.
+        num_seen: Number of documents that were documents of discovery too.
+    """
+
+    model: TopicModel
+    corpus: Corpus
+    draws: ThetaDraws
+    hash: str
+    groups: TopicGroups | None = None
+    num_seen: int = 0
+
+    @property
+    def source(self) -> ThetaDraws:
+        """The draws."""
+        return self.draws
+
+    @property
+    def topic_shares(self) -> Tensor:
+        """Posterior means of the topics' shares in the documents with words, ``(num_topics,)``."""
+        lengths = torch.from_numpy(self.corpus.lengths.copy())
+        total = sum(
+            theta.mean(0)[lengths[rows] > 0].sum(0)
+            for rows, theta in self._parts(self.model.num_topics)
+        )
+        return torch.as_tensor(total) / max(1, self.corpus.num_nonempty)
+
+    def settings(self) -> dict[str, Any]:
+        """Facts about the measurement by name, for a report."""
+        return {"codebook": self.hash, "documents of discovery": self.num_seen}
+
+    def frame(self, by: str | None = None, *, level: float = 0.95) -> pd.DataFrame:
+        """Shares of topics and groups in each document, or in each larger whole, with intervals.
+
+        A whole, such as a book whose chapters are the documents, has the share of each topic among
+        its tokens: draw by draw, the sum of its documents' tokens times their proportions. An
+        interval covers the uncertainty of the documents' posteriors. It is that of the beta
+        distribution with the draws' mean and variance, so that it stays between 0 and 1.
+
+        Args:
+            by: Column of the metadata that names each document's whole. Defaults to the documents.
+            level: Probability of the intervals.
+
+        Returns:
+            A row for each document or whole and each topic, then each group: the document's name or
+            the column ``by``, ``tokens``, ``topic`` (its number, or the name of a group), ``name``,
+            ``share``, ``lower`` and ``upper``.
+
+        Raises:
+            ConfigError: ``level`` is out of range.
+            CorpusError: The column is missing or lacks a value.
+
+        Example:
+            >>> book = lntm.codebook(result, groups={"news": [3, 7]})
+            >>> measured = book.measure(test)
+            >>> measured.frame().columns.tolist()
+            ['document', 'tokens', 'topic', 'name', 'share', 'lower', 'upper']
+        """
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        lengths = self.corpus.lengths.astype(np.float64)
+        codes, wholes = np.arange(len(lengths)), self.corpus.metadata.index
+        if by is not None:
+            codes, wholes = pd.factorize(complete_column(by, self.corpus.metadata), sort=True)
+        tokens = np.bincount(codes, lengths, len(wholes))
+        # A whole without words has the prior's proportions, as its documents do.
+        weights = lengths + (tokens[codes] == 0)
+        weights = torch.from_numpy(weights / np.bincount(codes, weights)[codes])
+        names = [*range(self.model.num_topics), *(self.groups.names if self.groups else ())]
+        moments = torch.zeros(2, len(wholes), len(names), dtype=torch.float64)
+        if by is None:
+            for rows, theta in self._parts(len(names)):
+                moments[:, rows] = torch.stack([theta.mean(0), theta.var(0)])
+        else:
+            sums = torch.zeros(self.draws.num_draws, *moments.shape[1:], dtype=torch.float64)
+            for rows, theta in self._parts(len(names)):
+                at = torch.from_numpy(codes)[rows]
+                sums.index_add_(1, at, weights[rows, None] * theta)
+            moments = torch.stack([sums.mean(0), sums.var(0)])
+        mean, lower, upper = beta_interval(moments[0].numpy(), moments[1].numpy(), level)
+        labels = [*self.model.topic_names, *names[self.model.num_topics :]]
+        return pd.DataFrame(
+            {
+                by or "document": np.asarray(wholes).repeat(len(names)),
+                "tokens": tokens.astype(np.int64).repeat(len(names)),
+                "topic": names * len(wholes),
+                "name": labels * len(wholes),
+                "share": mean.ravel(),
+                "lower": lower.ravel(),
+                "upper": upper.ravel(),
+            }
+        )
+
+    def _parts(self, num_columns: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows and draws of topics, then of groups if there are more columns than topics."""
+        for part in self.draws:
+            theta = part.theta.double()
+            if num_columns > theta.shape[-1] and self.groups is not None:
+                theta = torch.cat([theta, self.groups.sums(theta)], -1)
+            yield torch.from_numpy(part.rows), theta
+
+    def __repr__(self) -> str:
+        seen = f", {self.num_seen} of them documents of discovery" if self.num_seen else ""
+        return (
+            f"Measurement({self.corpus.num_docs} documents{seen}, {self.draws.num_draws} draws, "
+            f"by codebook {self.hash[:12]})"
+        )
+
+
+def beta_interval(mean: Any, variance: Any, level: float) -> tuple[Any, Any, Any]:
+    """Means, and intervals of the beta distributions with given means and variances."""
+    mean = np.clip(mean, 0.0, 1.0)
+    spread = np.maximum(mean * (1 - mean), 1e-300)
+    size = np.maximum(spread / np.maximum(variance, 1e-16 * spread) - 1, 1e-3)
+    a, b = np.maximum(size * mean, 1e-12), np.maximum(size * (1 - mean), 1e-12)
+    ends = (scipy.stats.beta.ppf(0.5 + side * level / 2, a, b) for side in (-1, 1))
+    return mean, *ends
