@@ -15,6 +15,8 @@ corpora and topics, for these methods:
 * `coefficients`: the default of `effects.estimate`, which draws the prior mean's coefficients too.
 * `chains`: draws of chains, under a model fitted by chains.
 * `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
+  With `starts`, `joint, 4 starts` has the draws of four chains from different starts, and `joint,
+  longer` those of one chain with as many sweeps.
 
 With `links`, `true theta`, `coefficients` and `joint` have further rows. `logit` is the difference
 by `link="logit"`. `level` is the expected proportion at the lower value of x, by both links.
@@ -77,6 +79,7 @@ class Settings:
         known: Whether topics are known. Both if not given.
         chains: Whether to fit and draw by chains too.
         joint: Whether to draw documents, topics and prior together too, from the last guide's fit.
+        starts: Whether to add rows of joint chains from 4 starts, and of a longer one.
         links: Whether to add rows of the logit, and of expected proportions.
         spread: Standard deviation of the topics' means of eta.
         continuous: Whether the column is standard normal instead of binary.
@@ -93,6 +96,7 @@ class Settings:
     known: tuple[bool, ...] = (True, False)
     chains: bool = True
     joint: bool = True
+    starts: bool = False
     links: bool = False
     spread: float = 0.5
     continuous: bool = False
@@ -109,7 +113,7 @@ class Settings:
             self,
             {
                 "num_corpora": 1,
-                "lengths": 2,
+                "lengths": 1,
                 "num_docs": 10,
                 "num_topics": 2,
                 "num_words": 2,
@@ -175,12 +179,15 @@ def measure(
         if settings.links:
             method, source = f"{name}: coefficients", (model, guide)
             found |= rows_by_link(settings, method, levels, corpus, source, partner, seed=seed)
-    if settings.joint:
-        drawn = joint_draws(model, corpus, topics=not known, seed=seed)
+    methods: dict[str, Any] = {"joint": {}} if settings.joint else {}
+    if settings.joint and settings.starts:
+        methods |= {"joint, longer": {"num_draws": 280}, "joint, 4 starts": {"num_chains": 4}}
+    for method, options in methods.items():
+        drawn = joint_draws(model, corpus, topics=not known, seed=seed, **options)
         partner = align_topics(truth, drawn.model).partner
-        found["joint"] = rows(settings, effects, linear(model, drawn), partner)
+        found[method] = rows(settings, effects, linear(model, drawn), partner)
         if settings.links:
-            found |= rows_by_link(settings, "joint", levels, corpus, (model, drawn), partner)
+            found |= rows_by_link(settings, method, levels, corpus, (model, drawn), partner)
     if settings.chains:
         model = make_model(corpus, truth, known)
         MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(

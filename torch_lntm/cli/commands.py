@@ -379,6 +379,7 @@ def effects(
     topics: str | None = None,
     groups: dict[str, Any] | str | None = None,
     source: Literal["auto", "guide", "chains", "joint"] = "auto",
+    num_chains: int = 1,
     level: float = 0.95,
     predict: str | None = None,
     by: str | None = None,
@@ -408,6 +409,8 @@ def effects(
             of a fit by hmc. They are exact but slower. joint: A joint chain of documents, topics
             and prior, whose intervals include the uncertainty of the fit. Short documents need it.
             auto: chains after posterior hmc, and guide otherwise.
+        num_chains: Number of joint chains from different starts, for --source joint. They show
+            whether the intervals depend on the start.
         level: Probability of the intervals.
         predict: Column for predictions: print the expected proportions at its values instead of
             coefficients.
@@ -420,6 +423,8 @@ def effects(
 
     if predict is None and (figure or by):
         raise ConfigError("figure and by need predictions; name their column by --predict")
+    if num_chains != 1 and source != "joint":
+        raise ConfigError("num_chains is an option of --source joint")
     run, corpus = documents.load()
     text = formula or _own_formula(run.model)
     fitted, _ = Formula.fit(text, corpus.metadata)
@@ -427,8 +432,8 @@ def effects(
         fitted.check_column(name)  # before the draws
     drawn: Any = source_of(run, source, documents.random["seed"])
     if source == "joint":
-        num = options["num_draws"] or 50
-        drawn = lntm.inference.joint_draws(run.model, corpus, num_draws=num, **documents.random)
+        chains: Any = {"num_draws": options["num_draws"] or 50, "num_chains": num_chains}
+        drawn = lntm.inference.joint_draws(run.model, corpus, **chains, **documents.random)
     options |= {"groups": lists_option("groups", groups), **documents.random}
     options["topics"] = None if topics is None else topics.split(",")
     found = lntm.effects.estimate(run.model, drawn, corpus, text, **options)

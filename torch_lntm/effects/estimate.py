@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -159,11 +160,7 @@ def estimate(
     proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-
-    def parts() -> Iterator[tuple[Tensor, Tensor]]:
-        for part in proportions:
-            yield torch.from_numpy(np.searchsorted(rows, part.rows)), regressed.columns(part, link)
-
+    parts = partial(regressed.parts, proportions, rows, link)
     regression = REGRESSIONS[link](design, parts, regressed.responses, kind)
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
@@ -179,6 +176,7 @@ def estimate(
         num_draws=proportions.num_draws,
         groups=regressed.groups,
         measure=regressed.measure,
+        num_chains=proportions.num_chains,
     )
 
 
@@ -286,7 +284,7 @@ class _Regressed(NamedTuple):
 
     Attributes:
         names: Numbers of topics and names of groups, or the expression of an outcome.
-        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`columns`.
+        responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`parts`.
         groups: The groups, if any.
         outcome: The outcome, if there is one.
     """
@@ -301,10 +299,15 @@ class _Regressed(NamedTuple):
         """Whether a proportion is regressed, or an outcome beyond 0 or 1."""
         return "proportion" if self.outcome is None else self.outcome.measure
 
-    def columns(self, part: Any, link: Link) -> Tensor:
-        """Columns to regress of a part of the draws: the topics' proportions, or a ratio."""
-        theta = part.theta.double()
-        return theta if self.outcome is None else self.outcome.transform(theta, part.rows, link)
+    def parts(
+        self, draws: ThetaDraws, rows: NDArray[np.int64], link: Link
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Columns to regress, in parts of the documents: the topics' proportions, or a ratio."""
+        for part in draws:
+            theta = part.theta.double()
+            if self.outcome is not None:
+                theta = self.outcome.transform(theta, part.rows, link)
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), theta
 
     def labels(self, model: TopicModel) -> list[str]:
         """Labels of the columns of a logit."""

@@ -139,8 +139,18 @@ class LinearRegression:
             that a cluster alone determines has the variance infinity.
         """
         within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
-        moved = torch.einsum("srt,rmt->rms", self.deviations, gradients)
-        return within, between(moved)
+        return within, between(self.moved(gradients))
+
+    def moved(self, gradients: Tensor) -> Tensor:
+        """Deviations of functions of the coefficients from their means over draws.
+
+        Args:
+            gradients: As for :meth:`covariance`.
+
+        Returns:
+            ``(num_responses, num_functions, num_draws)``.
+        """
+        return torch.einsum("srt,rmt->rms", self.deviations, gradients)
 
 
 def regress_linear(

@@ -385,8 +385,11 @@ class LogitRegression:
         within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
         new = (new * self.random.spread.flatten()).unflatten(0, gradients.shape[:2])
         within = with_unknown(within + new @ new.mT, gradients[..., : sizes[0]], self.unknown)
-        moved = gradients[..., : sizes[0] + sizes[1]] @ self.deviations.mT
-        return within, between(moved)
+        return within, between(self.moved(gradients))
+
+    def moved(self, gradients: Tensor) -> Tensor:
+        """See :meth:`LinearRegression.moved`."""
+        return gradients[..., : self.deviations.shape[1]] @ self.deviations.mT
 
 
 def regress_logit(

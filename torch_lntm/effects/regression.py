@@ -10,10 +10,12 @@ import scipy.special
 import scipy.stats
 import torch
 from numpy.typing import NDArray
+from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.effects.design import Design
 from torch_lntm.errors import ConfigError
+from torch_lntm.inference.chains.samples import effective_sample_size
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
 #: White 1985*).
@@ -36,6 +38,25 @@ Parts = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 def between(moved: Tensor) -> Tensor:
     """Covariances between draws, of functions' deviations ``(..., num_functions, num_draws)``."""
     return moved @ moved.mT / max(1, moved.shape[-1] - 1)
+
+
+def agreement(moved: Tensor, num_chains: int) -> tuple[Tensor, Tensor]:
+    """Split R-hat and effective number of draws of functions, over chains that draw in turn.
+
+    Args:
+        moved: ``(num_functions, num_draws)`` deviations in each draw.
+        num_chains: Number of chains.
+
+    Returns:
+        Two arrays ``(num_functions,)``; the number of draws is at least 4. NaN and all
+        draws for fewer than 4 of a chain.
+    """
+    each = moved.shape[-1] // num_chains
+    if each < 4:
+        return torch.full_like(moved[:, 0], torch.nan), torch.full_like(moved[:, 0], moved.shape[1])
+    chains = moved[:, : each * num_chains].unflatten(-1, (each, num_chains)).permute(2, 1, 0)
+    size = effective_sample_size(chains).clamp(4.0, moved.shape[1])
+    return split_gelman_rubin(chains), size
 
 
 def with_unknown(within: Tensor, gradients: Tensor, unknown: Tensor | None) -> Tensor:
@@ -150,7 +171,7 @@ def intervals(
     estimates: NDArray[np.float64],
     within: NDArray[np.float64],
     between: NDArray[np.float64],
-    num_draws: int,
+    num_draws: Any,
     freedom: Any,
     level: float,
     scale: Scale = "identity",
@@ -161,7 +182,7 @@ def intervals(
         estimates: Estimates of any shape.
         within: Variances of a single regression, in the same shape.
         between: Variances between draws, in the same shape.
-        num_draws: Number of draws.
+        num_draws: Number of draws, or of effective draws by estimate.
         freedom: Degrees of freedom of a single regression.
         level: Probability of the intervals.
         scale: Scale on which the intervals are symmetric.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
-from torch_lntm.effects.regression import Scale, intervals
-from torch_lntm.errors import ConfigError
+from torch_lntm.effects.regression import Scale, agreement, intervals
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
 from torch_lntm.formulas.language import level_column
@@ -40,6 +40,8 @@ Link = Literal["logit", "identity"]
 GRID = 50
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
+#: Largest R-hat of chains that agree.
+MOST_RHAT = 1.05
 #: Columns of a table of estimates. A metadata column with one of these names gets an underscore.
 OWN_COLUMNS = {
     *("topic", "name", "estimate", "std_error", "statistic", "df", "p_value", "lower", "upper")
@@ -119,6 +121,20 @@ class Quantity(NamedTuple):
         return Quantity(self.estimates - other.estimates, gradients, row, scale)
 
 
+class Contrast(NamedTuple):
+    """A comparison of two values of a column.
+
+    Attributes:
+        label: The comparison, in words.
+        low: The lower value; ``None`` for the observed values.
+        high: The higher value, or what is added to the observed values; ``None`` for a slope.
+    """
+
+    label: str
+    low: Any
+    high: Any
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
     """How topic proportions depend on metadata: the result of :func:`estimate`.
@@ -136,6 +152,7 @@ class Effects:
         num_draws: Number of draws.
         groups: Groups of topics, if some were regressed or named in an outcome.
         measure: What is predicted: a proportion, or a value of an outcome.
+        num_chains: Number of joint chains that made the draws in turn, or 0.
     """
 
     formula: Formula
@@ -149,9 +166,11 @@ class Effects:
     num_draws: int
     groups: TopicGroups | None = None
     measure: Literal["proportion", "value"] = "proportion"
+    num_chains: int = 0
 
     def __repr__(self) -> str:
-        return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
+        notes = [*self.notes, *filter(None, [self.agreement])]
+        return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *notes])
 
     def _names(self) -> list[str]:
         """Names of the responses: those of topics, or their first words, and those of groups."""
@@ -189,8 +208,7 @@ class Effects:
             words, if there are any), ``term``, ``estimate``, ``std_error``, ``statistic``, ``df``
             (degrees of freedom), ``p_value``, and the interval from ``lower`` to ``upper``.
         """
-        found = map(self._of_term, self.formula.names)
-        return self._estimates(found, [{"term": name} for name in self.formula.names], level)
+        return self._estimates(self._terms, [{"term": name} for name in self.formula.names], level)
 
     def summary(self, level: float = 0.95) -> str:
         """The effects as text, topic by topic, with the standard deviations of random terms.
@@ -247,7 +265,7 @@ class Effects:
             effects, variances = (part.split(self.design.sizes, 1)[at].numpy() for part in found)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
             return self._frame(np.stack([effects, *ends]), terms)
-        everyone = self._documents()
+        everyone = self._everyone
         pooled = np.zeros((3, len(self.topics), len(terms)))
         squares = np.zeros_like(pooled[0])
         for weight, regression in self.regression.at_variances(at):
@@ -283,6 +301,57 @@ class Effects:
             parts = (effect.estimates, *(part[:, 0, 0] for part in covariances))
             numbers.append(torch.stack(parts))
         return torch.stack(numbers, -1).numpy()
+
+    # -- agreement of chains ---------------------------------------------------------------------
+
+    def convergence(self) -> pd.DataFrame:
+        """How well the chains of :func:`~torch_lntm.inference.joint_draws` agree on the effects.
+
+        Returns:
+            A row for each topic and column of the design: ``rhat``, the split R-hat of the effect,
+            is 1 if the halves of all chains agree; ``ess`` is its effective number of draws, by
+            which :meth:`table` counts the draws.
+
+        Raises:
+            ConfigError: The draws come from no such chains.
+
+        Example:
+            >>> joint = lntm.inference.joint_draws(
+            ...     model, posts, num_draws=8, num_chains=2, thinning=1, warmup_steps=3
+            ... )
+            >>> effects = lntm.effects.estimate(model, joint, posts, "~ party")
+            >>> effects.convergence().columns.tolist()
+            ['topic', 'name', 'term', 'rhat', 'ess']
+        """
+        if not self.num_chains:
+            raise ConfigError("the draws are independent; expected those of joint_draws")
+        found = [agreement(self._moved(of), self.num_chains) for of in self._terms]
+        rhat, size = (torch.stack(part, 1).flatten().numpy() for part in zip(*found, strict=True))
+        return self._rows([{"term": name} for name in self.formula.names]).assign(
+            rhat=rhat, ess=size
+        )
+
+    @cached_property
+    def agreement(self) -> str:
+        """A sentence on the agreement of the chains, if there are any."""
+        if not self.num_chains or self.num_draws < 4 * self.num_chains:
+            return ""
+        found = self.convergence()
+        rhat, size = found["rhat"].max(), found["ess"].min()
+        chains = f"{self.num_chains} chains" if self.num_chains > 1 else "1 chain"
+        advice = (
+            "The chains disagree, so intervals are unreliable; see convergence()."
+            if rhat > MOST_RHAT
+            else "Further chains, from other starts, would show more." * (self.num_chains == 1)
+        )
+        return (
+            f"Over {chains}: R-hat of the effects at most {rhat:.2f}, and at least {size:.0f} "
+            f"effective draws. {advice}"
+        ).strip()
+
+    def _moved(self, quantity: Quantity) -> Tensor:
+        """Deviations of a quantity in each draw ``(num_responses, num_draws)``."""
+        return self.regression.moved(quantity.gradients[:, None])[:, 0]
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -378,6 +447,77 @@ class Effects:
         one, other = self._averages(points, others)
         texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in pair]
         return self._estimates([one.less(other)], [{**fixed, name: " − ".join(texts)}], level)
+
+    def avg_comparisons(
+        self, *names: str, by: str | Sequence[str] = (), level: float = 0.95, **contrasts: Any
+    ) -> pd.DataFrame:
+        """Average comparisons, as by ``avg_comparisons`` of the package marginaleffects.
+
+        The expected proportion is predicted for every observed document, once with each of two
+        values of a column, while its other columns stay as they are. An average comparison is the
+        mean difference, over all documents or over those of each level of ``by``. For example::
+
+            effects.avg_comparisons()  # of all columns
+            effects.avg_comparisons("party", by="year")
+            effects.avg_comparisons(party="pairwise", age=10, income=(20_000, 40_000))
+
+        Args:
+            *names: Columns to compare in the default way. By default all columns of the formula.
+            by: Column of the formula whose values divide the documents, or several columns.
+            level: Probability of the intervals.
+            **contrasts: What to compare, by column: two values, the lower first; an increase of
+                numbers, or of dates in days, which is 1 by default; or for levels ``"reference"``,
+                the default, ``"sequential"`` or ``"pairwise"``. Truth values, and numbers that are
+                only 0 and 1, are levels.
+
+        Returns:
+            A row for each topic and comparison, with the columns of :meth:`table`: ``term`` is the
+            column, ``contrast`` the comparison, and the columns of ``by`` follow.
+
+        Raises:
+            ConfigError: The formula does not read a column, or a contrast has another form.
+            CorpusError: See :meth:`predict`.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
+            >>> effects.avg_comparisons("party")[["term", "contrast"]].iloc[0].tolist()
+            ['party', 'right − left']
+        """
+        wanted = dict.fromkeys(names) | contrasts or dict.fromkeys(self.columns)
+        pairs = {name: self._contrasts(name, how) for name, how in wanted.items()}
+        return self._averaged(pairs, by, level)
+
+    def avg_slopes(
+        self, *names: str, by: str | Sequence[str] = (), level: float = 0.95
+    ) -> pd.DataFrame:
+        """Average slopes, as by ``avg_slopes`` of the package marginaleffects.
+
+        The slope of a column of numbers or dates is the derivative of the expected proportion at
+        the observed values of a document, through every term in which the column occurs. Columns of
+        levels have the comparisons with the reference instead.
+
+        Args:
+            *names: Columns. By default all columns of the formula.
+            by: See :meth:`avg_comparisons`.
+            level: Probability of the intervals.
+
+        Returns:
+            The columns of :meth:`avg_comparisons`.
+
+        Raises:
+            ConfigError: The formula does not read a column.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ year")
+            >>> effects.avg_slopes("year")["contrast"].iloc[0]
+            'dY/dX'
+        """
+        pairs = {}
+        for name in names or self.columns:
+            found = self._contrasts(str(name), None)
+            is_step = found[0].low is None
+            pairs[str(name)] = [Contrast("dY/dX", None, None)] if is_step else found
+        return self._averaged(pairs, by, level)
 
     def plot(
         self,
@@ -540,16 +680,102 @@ class Effects:
             return levels[counts.argmax()]
         return np.sort(column)[len(column) // 2] if column.dtype == object else np.median(column)
 
-    def _documents(self, others: Others = "average", *replaced: str) -> Documents:
+    def _documents(
+        self,
+        others: Others = "average",
+        *replaced: str,
+        rows: NDArray[np.int64] | slice = slice(None),
+    ) -> Documents:
         """The documents, distinct in all columns but the replaced ones, or the typical document."""
         if others == "typical":
             columns = as_metadata({name: [self._typical(name)] for name in self.columns})
             weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
         else:
-            columns, weights = self.columns, self.design.weights.numpy()
-            positions = self.design.positions.numpy()
+            columns, weights = self.columns.iloc[rows], self.design.weights.numpy()[rows]
+            positions = self.design.positions.numpy()[rows]
         kinds = {name: kind for name, kind in self.formula.kinds.items() if name not in replaced}
-        return Documents.of(read_columns(columns, kinds)[0], weights, positions)
+        found = Documents.of(read_columns(columns, kinds)[0], weights, positions)
+        return found._replace(first=np.arange(len(self.columns))[rows][found.first])
+
+    @cached_property
+    def _everyone(self) -> Documents:
+        return self._documents()
+
+    def _contrasts(self, name: str, how: Any) -> list[Contrast]:
+        """The comparisons of a column; see :meth:`avg_comparisons`."""
+        self._require(name)
+        if name in self.formula.random:
+            raise ConfigError(f"{name!r} is a random term; compare its levels by levels({name!r})")
+        kind, column = self.formula.kinds[name], self.columns[name]
+        has_levels = self._has_levels(name) or (kind == "number" and column.isin([0, 1]).all())
+        levels = self.grid(name) if has_levels else []
+        pairs: list[Any] = []
+        if pd.api.types.is_list_like(how):
+            pairs = [self._several(name, how)]
+        elif has_levels and how in (None, "reference"):
+            known = [reference for column, _, reference in self._levels.values() if column == name]
+            first = known[0] if known and known[0] is not None else levels[0]
+            pairs = [(first, other) for other in levels if other != first]
+        elif has_levels and isinstance(how, str):
+            kinds: dict[str, Any] = {"sequential": itertools.pairwise}
+            kinds["pairwise"] = partial(itertools.combinations, r=2)
+            pairs = list(kinds[how](levels)) if how in kinds else []
+        elif not has_levels and isinstance(how := 1 if how is None else how, int | float):
+            pairs = [(None, how)] if how and np.isfinite(how) else []
+        if not pairs or {len(pair) for pair in pairs} != {2}:
+            forms = "'reference', 'sequential', 'pairwise'" if has_levels else "an increase"
+            raise ConfigError(f"contrast of {name!r} is {how!r}; expected {forms} or two values")
+        found = []
+        for pair in pairs:
+            if pair[0] is None:
+                return [Contrast(f"{pair[1]:+g}", *pair)]
+            read, _ = read_columns(pd.DataFrame({name: list(pair)}), {name: kind}, "value")
+            texts = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in reversed(pair)]
+            found.append(Contrast(" − ".join(texts), *read[name]))
+        return found
+
+    def _averaged(
+        self, contrasts: Mapping[str, Sequence[Contrast]], by: str | Sequence[str], level: float
+    ) -> pd.DataFrame:
+        """Averages of comparisons over the documents of each level of some columns."""
+        if not contrasts:
+            raise ConfigError(f"formula {self.formula.text!r} has no columns to compare")
+        names = [by] if isinstance(by, str) else list(by)
+        groups: list[tuple[dict[str, Any], Documents]] = [({}, self._everyone)]
+        if names:
+            table = pd.DataFrame({name: self._observed(name) for name in names})
+            parts = table.groupby(names, sort=True)
+            keys = [f"{_key(name)}_" if name in ("term", "contrast") else name for name in names]
+            groups = [
+                (dict(zip(keys, at, strict=True)), self._documents(rows=part.index.to_numpy()))
+                for at, part in parts
+            ]
+        quantities, what = [], []
+        for name, pairs in contrasts.items():
+            for (label, low, high), (values, documents) in itertools.product(pairs, groups):
+                what.append({"term": name, "contrast": label, **values})
+                if high is None:
+                    quantities.append(self._slope(name, documents))
+                    continue
+                up = high if low is not None else documents.read[name] + high
+                down = {} if low is None else {name: low}
+                try:
+                    one = self._changed(documents, {name: up})
+                except CorpusError as error:
+                    raise ConfigError(
+                        f"the formula has no value at {name} {label} in some documents, as beyond "
+                        f"the ends of a spline; compare two values, as in {name}=(low, high)"
+                    ) from error
+                quantities.append(one.less(self._changed(documents, down)))
+        return self._estimates(quantities, what, level)
+
+    def _observed(self, name: str) -> NDArray[Any]:
+        """The documents' values of a column, or their levels of a random term."""
+        self.formula.check_column(name)
+        if name not in self.formula.random:
+            return self.columns[name].to_numpy()
+        at = self.design.positions[:, list(self.formula.random).index(name)].numpy()
+        return np.array(self.formula.random[name], object)[at]
 
     def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Quantity]:
         """The average prediction at each point."""
@@ -582,6 +808,11 @@ class Effects:
             scale = "atanh" if bool((self.regression.responses < 0).any()) else "logit"
         return Quantity(*found, weights @ rows, scale)
 
+    @cached_property
+    def _terms(self) -> list[Quantity]:
+        """The effects of all columns of the design."""
+        return [self._of_term(name) for name in self.formula.names]
+
     def _of_term(self, name: str) -> Quantity:
         """The effect of a column of the design; see :meth:`table`."""
         j = self.formula.names.index(name)
@@ -589,40 +820,50 @@ class Effects:
         if isinstance(self.regression, LinearRegression):
             row = self.design.back[j].expand(len(self.topics), -1)
             return Quantity((self.regression.coefficients * row).sum(1), row, unit, "identity")
-        everyone = self._documents()
-        kinds = self.formula.kinds
-        numbers = {c: np.float64 for c in everyone.read if kinds[str(c)] != "text"}
-        read = everyone.read.astype(numbers)
-
-        def at(changed: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0) -> Quantity:
-            rows = self.design.raw[everyone.first]
-            if changed:
-                rows = self.formula.evaluate(read.assign(**changed).astype(read.dtypes))
-            return self._mean(rows, everyone.weights * scale, everyone.positions, moved)
-
+        everyone = self._everyone
         if name == "Intercept":
             flags = [self.formula.names[i] for i in self.design.flags]
             references = {column: reference for column, _, reference in self._levels.values()}
-            zeros = {column: 0 for column in flags if column in read}
-            return at({c: v for c, v in (zeros | references).items() if v is not None})
+            zeros = {column: 0 for column in flags if column in everyone.read}
+            fixed = {c: v for c, v in (zeros | references).items() if v is not None}
+            return self._changed(everyone, fixed)
         if name in self._levels:
             column, level, reference = self._levels[name]
-            one = at({column: level})
-            return one if reference is None else one.less(at({column: reference}))
-        if name in read and j in self.design.flags:
-            return at({name: 1}).less(at({name: 0}))
-        if name in read:
-            column = read[name].to_numpy()
-            step = STEP * np.std(column - column[0])
-            high, low = (
-                (column + sign * step).clip(column.min(), column.max()) for sign in (1, -1)
+            one = self._changed(everyone, {column: level})
+            return (
+                one if reference is None else one.less(self._changed(everyone, {column: reference}))
             )
-            gap = at({name: high}, 1 / (high - low)).less(at({name: low}, 1 / (high - low)))
-            return gap._replace(scale="identity")
+        if name in everyone.read and j in self.design.flags:
+            return self._changed(everyone, {name: 1}).less(self._changed(everyone, {name: 0}))
+        if name in everyone.read:
+            return self._slope(name, everyone)
         along = self.design.rows(unit[None])
         step = STEP / float(along.norm()) / len(self.design.x) ** 0.5
-        gap = at({}, 0.5 / step, step * along).less(at({}, 0.5 / step, -step * along))
-        return gap._replace(row=unit, scale="identity")
+        up, down = (
+            self._changed(everyone, {}, 0.5 / step, sign * step * along) for sign in (1, -1)
+        )
+        return up.less(down)._replace(row=unit, scale="identity")
+
+    def _changed(
+        self, documents: Documents, values: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0
+    ) -> Quantity:
+        """The average prediction with other values of some columns, and scaled weights."""
+        rows = self.design.raw[documents.first]
+        if values:
+            kinds = self.formula.kinds
+            numbers = {c: np.float64 for c in documents.read if kinds[str(c)] != "text"}
+            read = documents.read.astype(numbers)
+            rows = self.formula.evaluate(read.assign(**values).astype(read.dtypes))
+        return self._mean(rows, documents.weights * scale, documents.positions, moved)
+
+    def _slope(self, name: str, documents: Documents) -> Quantity:
+        """The average derivative in a column of numbers or dates, by central differences."""
+        column = documents.read[name].to_numpy(np.float64)
+        known = self._everyone.read[name].to_numpy(np.float64)
+        step = STEP * np.std(known - known[0])
+        high, low = ((column + sign * step).clip(known.min(), known.max()) for sign in (1, -1))
+        up, down = (self._changed(documents, {name: x}, 1 / (high - low)) for x in (high, low))
+        return up.less(down)._replace(scale="identity")
 
     @cached_property
     def _levels(self) -> dict[str, tuple[str, Any, Any]]:
@@ -663,18 +904,17 @@ class Effects:
             within, between = (covariance[:, 0, 0].numpy() for covariance in covariances)
             used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
             least = np.where(used, each, self.regression.freedom).min()
-            numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
+            num_draws: Any = self.num_draws
+            if self.num_chains:  # draws of a chain depend on each other
+                num_draws = agreement(self._moved(quantity), self.num_chains)[1].numpy()
+                between = between * (1 - 1 / self.num_draws) / (1 - 1 / num_draws)
+            numbers = (quantity.estimates.numpy(), within, between, num_draws)
             ends = intervals(*numbers, least, level, quantity.scale)
             found.append(np.stack([numbers[0], *ends]))
         return self._frame(np.stack(found, -1), what, is_effect)
 
-    def _frame(
-        self,
-        numbers: NDArray[np.float64],
-        what: Sequence[Mapping[str, Any]],
-        is_effect: bool = True,
-    ) -> pd.DataFrame:
-        """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
+    def _rows(self, what: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """A row for each response and point."""
         rows = [
             {"topic": topic, "name": name, **{_key(column): x for column, x in of.items()}}
             for topic, name in zip(self.topics, self._names(), strict=True)
@@ -683,6 +923,16 @@ class Effects:
         frame = pd.DataFrame(rows)
         if (frame["name"] == frame["topic"].map(str)).all():
             frame = frame.drop(columns="name")
+        return frame
+
+    def _frame(
+        self,
+        numbers: NDArray[np.float64],
+        what: Sequence[Mapping[str, Any]],
+        is_effect: bool = True,
+    ) -> pd.DataFrame:
+        """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
+        frame = self._rows(what)
         estimate, error, freedom, lower, upper = numbers.reshape(5, -1)
         frame = frame.assign(estimate=estimate, std_error=error)
         if is_effect:

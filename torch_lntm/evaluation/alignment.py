@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.models import TopicModel
+from torch_lntm.models.topics.pairs import pair_topics
 
 
 class Alignment(NamedTuple):
@@ -58,10 +58,4 @@ def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> 
             f"topics over {first.shape[1]} and {second.shape[1]} words; expected the same words in "
             "the same order"
         )
-    similarity = (first.sqrt() @ second.sqrt().mT).numpy()
-    rows, columns = linear_sum_assignment(similarity, maximize=True)
-    partner = np.full(len(first), -1, np.int64)
-    partner[rows] = columns
-    similarities = np.zeros(len(first))
-    similarities[rows] = np.minimum(similarity[rows, columns], 1.0)
-    return Alignment(partner, similarities)
+    return Alignment(*pair_topics(first, second))

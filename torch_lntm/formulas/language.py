@@ -33,6 +33,19 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 _RANDOM = re.compile(r"\(\s*1\s*\|\s*(?:([^\W\d]\w*)|`([^`]+)`)\s*\)")
 
 
+def summands_of(text: str) -> list[str]:
+    """Summands of a right-hand side, which signs of plus outside of parentheses divide."""
+    summands, depth = [""], 0
+    # Signs within the back-quotes of a name do not count.
+    for piece in re.findall(r"`[^`]*`|.", text.strip().removeprefix("~"), re.DOTALL):
+        depth += (piece == "(") - (piece == ")")
+        if piece == "+" and depth == 0:
+            summands.append("")
+        else:
+            summands[-1] += piece
+    return summands
+
+
 def split_random(text: str) -> tuple[str, tuple[str, ...]]:
     """Divide a formula into its fixed terms and the columns of its random terms.
 
@@ -47,14 +60,7 @@ def split_random(text: str) -> tuple[str, tuple[str, ...]]:
     """
     if "|" not in text:
         return text, ()
-    summands, depth = [""], 0
-    # Signs within the back-quotes of a name do not count.
-    for piece in re.findall(r"`[^`]*`|.", text.strip().removeprefix("~"), re.DOTALL):
-        depth += (piece == "(") - (piece == ")")
-        if piece == "+" and depth == 0:
-            summands.append("")
-        else:
-            summands[-1] += piece
+    summands = summands_of(text)
     matches = [_RANDOM.fullmatch(summand.strip()) for summand in summands]
     columns = tuple(match[1] or match[2] for match in matches if match)
     if len(set(columns)) < len(columns):

@@ -84,6 +84,8 @@ class ThetaDraws:
         fixed: Quantities that the fit estimates and the draws keep fixed, in words.
         max_draws: Number of existing draws of a document. ``None`` if more can be made.
         keep: Whether to keep the draws in memory for later passes, if they are few enough.
+        num_chains: Number of Markov chains of whole corpora that made the draws in turn: draw s is
+            one of chain ``s % num_chains``. 0 if a document's draws do not belong to such chains.
 
     Example:
         >>> draws = lntm.inference.theta_draws(result.source, train, num_draws=25)
@@ -104,6 +106,7 @@ class ThetaDraws:
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
+    num_chains: int = 0
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,9 @@ from scipy.special import gammaln
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
+from torch_lntm.inference.chains.joint import _started_elsewhere
 from torch_lntm.models import (
     IndependentFactorPrior,
     LogisticNormalPrior,
@@ -37,7 +39,8 @@ def assert_near(draws: np.ndarray, expected: np.ndarray) -> None:
 def test_the_priors_parameters_are_drawn_from_their_posterior(kind: Any) -> None:
     """Against the moments of the inverse Wishart, or gamma, and of the mean of eta."""
     eta, rng = np.random.default_rng(0).normal(size=(NUM_DOCS, DIM)), np.random.default_rng(1)
-    prior, weight = kind(DIM, pseudo_documents=12.0, dtype=torch.float64), 12.0
+    weight = 12.0
+    prior = kind(DIM, pseudo_documents=weight, pseudo_variance=1.0, dtype=torch.float64)
     sums = {"latent_sum": eta.sum(0), "latent_outer": eta.T @ eta}
     tensors = {name: torch.as_tensor(value) for name, value in sums.items()}
     drawn = []
@@ -53,6 +56,41 @@ def test_the_priors_parameters_are_drawn_from_their_posterior(kind: Any) -> None
     assert_near(covariances, expected)
     assert_near(means, eta.mean(0))
     assert_near(np.square(means - eta.mean(0)), np.diag(expected) / NUM_DOCS)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+@pytest.mark.parametrize("kind", [LogisticNormalPrior, DiagonalNormalPrior])
+def test_a_default_pseudo_variance_is_drawn(kind: Any) -> None:
+    """Against its marginal on a grid, in which the covariance is integrated out."""
+    eta, rng = 2.0 * np.random.default_rng(0).normal(size=(NUM_DOCS, DIM)), np.random.default_rng(1)
+    prior, weight = kind(DIM, pseudo_documents=12.0, dtype=torch.float64), 12.0
+    sums = {
+        "latent_sum": torch.from_numpy(eta.sum(0)),
+        "latent_outer": torch.from_numpy(eta.T @ eta),
+    }
+    drawn = []
+    for _ in range(4 * NUM_DRAWS):
+        prior.draw_(NUM_DOCS, rng, **sums)
+        drawn.append(np.log(prior.pseudo_variance))
+    grid = np.linspace(-6.0, 6.0, 4001)
+    scatter, variance = NUM_DOCS * np.cov(eta.T, ddof=0), np.exp(grid)
+    if kind is DiagonalNormalPrior:
+        freedom = weight - 2
+        sizes = np.log(weight * variance[:, None] + np.diag(scatter)).sum(1)
+    else:
+        freedom = weight - DIM - 1
+        scale = weight * variance[:, None, None] * np.eye(DIM) + scatter
+        sizes = np.linalg.slogdet(scale)[1]
+    log_mass = 0.5 * grid - 0.5 * variance + 0.5 * freedom * DIM * grid
+    log_mass -= 0.5 * (freedom + NUM_DOCS - 1) * sizes
+    mass = np.exp(log_mass - log_mass.max())
+    expected = np.array([mass @ grid, mass @ grid**2]) / mass.sum()
+    found = np.stack([drawn, np.square(drawn)], 1).reshape(100, -1, 2).mean(1)
+    assert_near(found, expected)
+    fixed = kind(DIM, pseudo_documents=12.0, pseudo_variance=3.0)
+    fixed.draw_(NUM_DOCS, rng, **sums)
+    assert fixed.pseudo_variance == 3.0
 
 
 def test_too_few_documents_for_a_proper_posterior_are_refused() -> None:
@@ -204,3 +242,55 @@ def test_topics_of_groups_stay_fixed() -> None:
         joint_draws(model, corpus)
     draws = joint_draws(model, corpus, num_draws=2, warmup_steps=5, topics=False)
     assert draws.fixed == ("the topics' words",)
+
+
+@pytest.mark.slow
+def test_several_chains_draw_in_turn_from_starts_of_their_own(monkeypatch) -> None:
+    corpus = make_corpus()
+    model = lntm.models.stm(3, corpus, "~ x", seed=1)
+    options: dict[str, Any] = {"thinning": 1, "warmup_steps": 5, "seed": 3}
+    four = joint_draws(model, corpus, num_draws=11, num_chains=4, **options)
+    assert (four.num_draws, four.num_chains) == (12, 4)  # whole rounds
+    assert repr(four).endswith("by 4 chains over documents, prior and topics)")
+    one = joint_draws(model, corpus, num_draws=3, **options)
+    assert torch.equal(four.theta[::4], one.theta)
+    assert one.num_chains == 1
+    taken = theta_draws(four, corpus, 8, rows=np.arange(3)).of_selection(np.arange(3))
+    assert taken.num_chains == 4
+    assert torch.equal(taken.theta, four.theta[:8, :3])
+    # Chains do not fit again where topics stay fixed.
+    monkeypatch.setattr("torch_lntm.inference.chains.joint.VariationalEM", None)
+    joint_draws(model, corpus, num_draws=2, num_chains=2, topics=False, **options)
+
+
+@pytest.mark.slow
+def test_topics_of_later_chains_take_the_places_of_the_firsts(monkeypatch) -> None:
+    """Three topics without common words, in another order at the start of the second chain."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([0.3] * 3, 40)
+    corpus = Corpus.from_matrix(rng.poisson(6 * np.repeat(shares, 4, axis=1)) + 1)
+    probs = torch.kron(torch.eye(3), torch.ones(1, 4)).double() * 0.997 / 4 + 0.001 / 4
+    model = lntm.models.ctm(3, 12)
+    model.topics.set_(probs)
+    turned = copy.deepcopy(model)
+    turned.topics.set_(probs[[1, 2, 0]])
+    started = "torch_lntm.inference.chains.joint._started_elsewhere"
+    monkeypatch.setattr(started, lambda *_: turned)
+    draws = joint_draws(model, corpus, num_draws=40, num_chains=2, warmup_steps=40)
+    first, second = draws.theta[::2].mean(0), draws.theta[1::2].mean(0)
+    assert float((first - second).abs().mean()) < 0.05
+    assert torch.equal(draws.model.topics.probs.argmax(0), probs.argmax(0))
+
+
+@pytest.mark.slow
+def test_starts_are_fits_to_other_documents_in_the_order_of_the_models_topics() -> None:
+    corpus = make_corpus(200, 40)
+    model = lntm.models.stm(3, corpus, "~ x", seed=1)
+    lntm.inference.VariationalEM(model, make_guide(None, model), progress=False).fit(corpus)
+    before = copy.deepcopy(model.state_dict())
+    start = _started_elsewhere(model, corpus, 5)
+    assert lntm.evaluation.align_topics(model, start).partner.tolist() == [0, 1, 2]
+    assert not torch.allclose(start.topics.probs, model.topics.probs, rtol=0.01)
+    torch.testing.assert_close(start.prior.covariance, model.prior.covariance)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name

@@ -59,15 +59,17 @@ State = dict[str, Array]
 def draw_structural_prior(size: int, rng: np.random.Generator) -> State:
     """Draws of a structural prior given the known logits.
 
-    The penalty is drawn from its marginal on a grid, then the covariance is inverse-Wishart, and
-    intercept and slope are normal given it.
+    Penalty and pseudo-variance are drawn from their marginal on a grid, then the covariance is
+    inverse-Wishart, and intercept and slope are normal given it.
     """
     design = np.column_stack([np.ones_like(KNOWN_X), KNOWN_X])
-    grid = np.exp(np.linspace(np.log(1e-5), np.log(100.0), 4000))
+    grid = np.exp(np.linspace(np.log(1e-5), np.log(100.0), 400))
+    variance = np.exp(np.linspace(np.log(1e-4), np.log(100.0), 300))
     precision = design.T @ design + grid[:, None, None] * np.diag([0.0, 1.0])
     mean = np.linalg.solve(precision, design.T @ KNOWN)
     explained = np.einsum("gik,gij,gjl->gkl", mean, precision, mean)
-    scale = WEIGHT * np.eye(NUM_TOPICS) + KNOWN.T @ KNOWN - explained
+    scale = KNOWN.T @ KNOWN - explained[:, None]
+    scale = scale + WEIGHT * variance[:, None, None] * np.eye(NUM_TOPICS)
     # |Σ|^(−WEIGHT/2) of the prior, and |Σ|^(−½) of each vector of logits. The slope has |Σ|^(−½)
     # too; integrating it out takes that away, and integrating the intercept |Σ|^(−½) more.
     freedom = int(WEIGHT) + len(KNOWN) - 1 - NUM_TOPICS - 1
@@ -75,17 +77,20 @@ def draw_structural_prior(size: int, rng: np.random.Generator) -> State:
     # grid are equally far apart in log penalty, which is another factor of the penalty.
     log_mass = 0.5 * np.log(grid) - 0.5 * grid + 0.5 * NUM_TOPICS * np.log(grid)
     log_mass -= 0.5 * NUM_TOPICS * np.linalg.slogdet(precision)[1]
-    log_mass -= 0.5 * freedom * np.linalg.slogdet(scale)[1]
-    mass = np.exp(log_mass - log_mass.max())
-    cell = rng.choice(len(grid), size, p=mass / mass.sum())
+    log_mass = log_mass[:, None] - 0.5 * freedom * np.linalg.slogdet(scale)[1]
+    # Gamma(½, ½) of the pseudo-variance, the normaliser of its inverse-Wishart prior, and the grid.
+    log_mass += (0.5 + 0.5 * (WEIGHT - NUM_TOPICS - 1) * NUM_TOPICS) * np.log(variance)
+    mass = np.exp(log_mass - 0.5 * variance - log_mass.max()).ravel()
+    cell, column = divmod(rng.choice(mass.size, size, p=mass / mass.sum()), len(variance))
     # A Wishart matrix is the sum of outer products of normal vectors.
     normal = rng.standard_normal((size, freedom, NUM_TOPICS))
-    root = np.linalg.cholesky(scale)[cell]
+    root = np.linalg.cholesky(scale[cell, column])
     covariance = root @ np.linalg.inv(normal.mT @ normal) @ root.mT
     tril = np.linalg.cholesky(covariance)
     between = np.linalg.cholesky(np.linalg.inv(precision))[cell]
     rows = mean[cell] + between @ rng.standard_normal((size, 2, NUM_TOPICS)) @ tril.mT
-    return {"penalty": grid[cell], "covariance": covariance, "rows": rows}
+    known = {"penalty": grid[cell], "pseudo": variance[column]}
+    return known | {"covariance": covariance, "rows": rows}
 
 
 def draw_factor_prior(source: str, size: int, rng: np.random.Generator) -> State:
@@ -156,7 +161,8 @@ def prior_features(state: State) -> Array:
         log_penalty = np.log(state["penalty"])
         variances = np.diagonal(state["covariance"], axis1=1, axis2=2)
         intercept, slope = state["rows"].transpose(1, 2, 0)
-        columns += [log_penalty, log_penalty**2, np.log(variances)]
+        log_pseudo = np.log(state["pseudo"])
+        columns += [log_penalty, log_penalty**2, log_pseudo, log_pseudo**2, np.log(variances)]
         columns += [state["covariance"][:, 0, 1] / np.sqrt(variances.prod(1))]
         columns += [np.log(np.linalg.det(state["covariance"])), *intercept, *slope]
         columns += [*np.abs(slope), intercept[0] * slope[0], slope[0] * slope[1]]
@@ -270,6 +276,7 @@ def place(chain: JointChain, state: State) -> None:
         prior.set_(loc=tensors["loc"][0], mixing=tensors["mixing"][0], noise_precision=precision)
     elif "penalty" in state:
         prior.set_(loc=tensors["rows"][0, 0], covariance=tensors["covariance"][0])
+        prior.pseudo_variance = float(tensors["pseudo"][0])
         with torch.no_grad():
             prior.slopes.copy_(tensors["rows"][0, 1:])
             prior.penalty.copy_(tensors["penalty"][0])
@@ -286,6 +293,7 @@ def prior_of(prior: Any) -> State:
     elif isinstance(prior, InformedStructuralPrior):
         rows = torch.cat([prior.loc[None], prior.slopes])
         values = {"penalty": prior.penalty, "covariance": prior.covariance, "rows": rows}
+        values["pseudo"] = torch.tensor(prior.pseudo_variance)
     return {name: value.detach()[None].numpy().copy() for name, value in values.items()}
 
 

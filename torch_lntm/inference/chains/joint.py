@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +17,20 @@ from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.em.variational import VariationalEM
 from torch_lntm.kernels import fused
 from torch_lntm.kernels.mixture import draw_topics, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.parts import is_up_to_date
+from torch_lntm.models.topics.pairs import pair_topics
 from torch_lntm.posteriors.posterior import Draws
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
+#: Difference of the seeds of two chains.
+CHAIN_SEEDS = 1000
 #: Parts with draws of their own posterior, for errors.
 _PRIORS = "the priors of ctm, iftm, lntm and stm"
 _TOPICS = "topics without groups or periods, and with a Dirichlet prior,"
@@ -113,6 +118,16 @@ class JointChain:
         Returns:
             ``(num_rows, num_topics)`` float64 proportions of the documents with words.
         """
+        self._move()
+        theta = torch.softmax(self._logits[0].double(), -1)
+        if self._topics:
+            self._draw_topics(theta)
+        if self._prior:
+            self._draw_prior()
+        return theta
+
+    def _move(self) -> None:
+        """Let each document make a Hamiltonian transition, at the present topics and prior."""
         chains = Chains(
             self.model,
             self._settings,
@@ -122,18 +137,12 @@ class JointChain:
             self._progress,
         )
         chains.advance()
-        self._latents, self._progress = chains.latents, chains.progress
-        theta = torch.softmax(chains.logits[0].double(), -1)
-        if self._topics:
-            self._draw_topics(theta)
-        if self._prior:
-            self._draw_prior(chains)
-        return theta
+        self._latents, self._logits, self._progress = chains.latents, chains.logits, chains.progress
 
-    def _draw_prior(self, chains: Chains) -> None:
+    def _draw_prior(self) -> None:
         """Draw the prior's parameters given the documents' latent variables."""
-        weights = torch.ones_like(chains.logits[..., 0], dtype=torch.float64)
-        draws = Draws(self._latents, chains.logits, weights)
+        weights = torch.ones_like(self._logits[..., 0], dtype=torch.float64)
+        draws = Draws(self._latents, self._logits, weights)
         prior: Any = self.model.prior
         prior.draw_(self._batch.num_docs, self._rng, **prior.statistics(draws, self._batch))
 
@@ -157,6 +166,7 @@ def joint_draws(
     corpus: Corpus,
     *,
     num_draws: int = 100,
+    num_chains: int = 1,
     thinning: int = 5,
     warmup_steps: int = 300,
     topics: bool = True,
@@ -168,14 +178,21 @@ def joint_draws(
 
     Intervals from these draws cover the uncertainty of topics and prior as well as that of the
     proportions, which matters if documents are short or few (``docs/structural.md``). The draws
-    come from one :class:`~torch_lntm.inference.JointChain`, which moves all documents at once, so
+    come from a :class:`~torch_lntm.inference.JointChain`, which moves all documents at once, so
     that memory must hold a few times ``num_docs × num_topics`` numbers.
+
+    A chain can stay at a poor arrangement of topics. With ``num_chains``, the first chain starts at
+    the topics of the model, and each other chain at those of a new fit to documents drawn with
+    replacement, because fits of other seeds start from the same anchor words. All chains run on all
+    documents. Effects of their draws say how well the chains agree.
 
     Args:
         model: The fitted model. It stays unchanged.
         corpus: The documents of the fit.
-        num_draws: Number of draws of each document.
-        thinning: Sweeps of the chain from one draw to the next.
+        num_draws: Number of draws of each document, from all chains together.
+        num_chains: Number of chains, one after another. The topics of each are paired with those of
+            the first.
+        thinning: Sweeps of a chain from one draw to the next.
         warmup_steps: Sweeps before the first draw.
         topics: Whether to draw the topics too, rather than keep them fixed. Topics by ``content``
             and the topics of ``lntm`` have to stay fixed, because their posterior has no known
@@ -203,30 +220,61 @@ def joint_draws(
         >>> draws.num_draws, len(draws.rows), draws.name
         (4, 50, 'joint')
     """
-    require_whole(1, num_draws=num_draws, thinning=thinning)
-    chain = JointChain(
-        model, corpus, warmup_steps=warmup_steps, topics=topics, prior=prior, seed=seed
-    )
-    theta = torch.empty(num_draws, len(chain.rows), model.num_topics)
-    probs = torch.zeros_like(model.topics.double_probs)
-    for sweep in tqdm(range(warmup_steps + num_draws * thinning), disable=not progress):
-        proportions = chain.sweep()
-        draw, remainder = divmod(sweep - warmup_steps + 1, thinning)
-        if draw > 0 and remainder == 0:
-            theta[draw - 1] = proportions.cpu().float()
-            probs += chain.model.topics.double_probs / num_draws
+    require_whole(1, num_draws=num_draws, thinning=thinning, num_chains=num_chains)
+    each = math.ceil(num_draws / num_chains)
+    bar = tqdm(total=num_chains * (warmup_steps + each * thinning), disable=not progress)
+    options: dict[str, Any] = {"warmup_steps": warmup_steps, "topics": topics, "prior": prior}
+    drawn: list[Tensor] = []
+    means: list[Tensor] = []
+    for number in range(num_chains):
+        own_seed = seed + CHAIN_SEEDS * number
+        start = _started_elsewhere(model, corpus, own_seed) if number and topics else model
+        chain = JointChain(start, corpus, seed=own_seed, **options)
+        theta = torch.empty(each, len(chain.rows), model.num_topics)
+        probs = torch.zeros_like(model.topics.double_probs)
+        for sweep in range(warmup_steps + each * thinning):
+            proportions = chain.sweep()
+            draw, remainder = divmod(sweep - warmup_steps + 1, thinning)
+            if draw > 0 and remainder == 0:
+                theta[draw - 1] = proportions.cpu().float()
+                probs += chain.model.topics.double_probs / each
+            bar.update()
+        if number and topics:
+            partner, _ = pair_topics(means[0], probs)
+            theta, probs = theta[..., partner], probs[partner]
+        drawn.append(theta)
+        means.append(probs)
+    bar.close()
     mean_model = copy.deepcopy(model)
     if topics:
-        mean_model.topics.set_(probs)
+        mean_model.topics.set_(torch.stack(means).mean(0))
     proportions_of = "the documents' proportions"
-    drawn = (f"{proportions_of} and their prior" if prior else proportions_of, "the topics' words")
+    sources = (
+        f"{proportions_of} and their prior" if prior else proportions_of,
+        "the topics' words",
+    )
+    chains = "one chain" if num_chains == 1 else f"{num_chains} chains"
     return replace(
-        ThetaDraws.of(theta, mean_model, chain.rows),
+        ThetaDraws.of(torch.stack(drawn, 1).flatten(0, 1), mean_model, chain.rows),
         name="joint",
-        description="one chain over documents, prior and topics",
-        sources_of_uncertainty=drawn if topics else drawn[:1],
+        description=f"{chains} over documents, prior and topics",
+        num_chains=num_chains,
+        sources_of_uncertainty=sources if topics else sources[:1],
         fixed=(*(() if topics else FIXED[:1]), *(() if prior else ("the prior's parameters",))),
     )
+
+
+def _started_elsewhere(model: TopicModel, corpus: Corpus, seed: int) -> TopicModel:
+    """The model with the topics of a new fit to documents drawn with replacement."""
+    corpus = model.encode(corpus)
+    rows = np.random.default_rng(seed).choice(corpus.nonempty, len(corpus.nonempty))
+    twin, start = copy.deepcopy(model), copy.deepcopy(model)
+    engine = VariationalEM(twin, make_guide(None, twin), seed=seed, progress=False)
+    with torch.enable_grad():
+        engine.fit(corpus[np.sort(rows)])
+    probs = twin.topics.double_probs
+    start.topics.set_(probs[pair_topics(model.topics.double_probs, probs)[0]])
+    return start
 
 
 def _require_draws(model: TopicModel, topics: bool, prior: bool) -> None:

@@ -186,7 +186,8 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
         """Set mean and covariance to a draw from their posterior given the documents' eta.
 
-        The covariance is inverse-Wishart, and the mean is normal given the covariance. Priors and
+        The covariance is inverse-Wishart, and the mean is normal given the covariance. A default
+        ``pseudo_variance`` is drawn too, from the prior Gamma(½, ½). All other priors and
         sums are as in :meth:`m_step`.
 
         Args:
@@ -205,7 +206,16 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             raise self._improper(num_docs, f"the covariance of {self.latent_dim} logits")
         scale = self.pseudo_documents * self._prior_covariance() + (scatter + scatter.mT) / 2
         self.set_(loc=mean, covariance=self._draw_covariance(scale, freedom, rng).to(scale))
+        unit = self.pseudo_documents / self.pseudo_variance * self._prior_covariance()
+        total = torch.cholesky_solve(unit, self.scale_tril.double()).diagonal().sum()
+        self._draw_variance(self._prior_count, float(total), rng)
         self._move_mean(self._draw_change(num_docs, rng) @ self.scale_tril.double().mT)
+
+    @property
+    def _prior_count(self) -> float:
+        """Degrees of freedom of the covariance's prior times its dimension; 0 if improper."""
+        freedom = self.pseudo_documents - self.latent_dim - 1
+        return freedom * self.latent_dim if freedom >= self.latent_dim else 0.0
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw from the inverse Wishart of a scale ``(latent_dim, latent_dim)``."""
@@ -348,6 +358,10 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
         """The diagonal, because the variances of independent logits are maximised separately."""
         return covariance.diagonal().diag_embed()
+
+    @property
+    def _prior_count(self) -> float:
+        return (self.pseudo_documents - 2) * self.latent_dim
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw of the variances of independent logits, each inverse-gamma."""

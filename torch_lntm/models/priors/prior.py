@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -336,6 +337,23 @@ class PseudoDocuments(DocumentPrior):
                 f"pseudo_variance={self.pseudo_variance}; expected pseudo_documents >= 0 and "
                 "pseudo_variance > 0"
             )
+
+    def _draw_variance(self, count: float, total: float, rng: np.random.Generator) -> None:
+        """Draw a default ``pseudo_variance``, whose prior in joint chains is Gamma(½, ½).
+
+        A constant would decide the scale of short documents' logits, about which their words say
+        little, whereas draws leave it to all documents together.
+
+        Args:
+            count: Number of logits that the imaginary documents' prior is worth. Without a positive
+                one, the prior of the parameters is improper, and the variance stays.
+            total: Sum of the imaginary logits' squares at variance 1, in units of their variances.
+            rng: Random number generator.
+        """
+        # Fits by draws record their default as a setting, which files keep.
+        if count > 0 and (self._has_default_variance or self.pseudo_variance == INFLATED_VARIANCE):
+            self._has_default_variance = True
+            self.pseudo_variance = rng.gamma(0.5 + 0.5 * count) / (0.5 + 0.5 * total)
 
     def _improper(self, num_docs: float, parameters: str) -> NumericalError:
         """The error for too few documents, which leave the parameters without a posterior."""
