@@ -14,6 +14,7 @@ from torch_lntm.measurement import Measurement
 from torch_lntm.measurement.debias import pseudo_outcomes
 
 N = 800
+FEW = pd.DataFrame({"a": [0.5], "b": [0.5]}, ["d3"])
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,8 @@ def test_labels_are_joined_by_name_and_stand_for_topics_or_groups(book, truth):
         (lambda x: x.map(str), {}, ConfigError, "must be numbers"),
         (lambda x: x, {"probabilities": 0}, ConfigError, "must lie above 0"),
         (lambda x: x, {"formula": "~ (1 | who)"}, ConfigError, "give clusters= instead"),
-        (lambda x: x, {"surrogate": pd.DataFrame({"a": []})}, ConfigError, "expected columns"),
+        (lambda x: x, {"surrogate": FEW}, ConfigError, "expected columns"),
+        (lambda x: x, {"surrogate": FEW[["a"]]}, ConfigError, "surrogate lacks a value"),
         (lambda x: x, {"num_folds": 1}, ConfigError, "num_folds is 1"),
         (
             lambda x: pd.DataFrame({"sport": x, "both": x.where(x.index != x.index[3])}),
@@ -144,8 +146,8 @@ def test_labels_that_cannot_be_used_are_refused(book, truth, change, options, er
 def test_intervals_hold_the_truth_where_surrogates_are_wrong(book, surrogate, unequal):
     """The mean of the right is .3, and the left have .2 more, in 500 data sets of 150 labels.
 
-    In 4,000 they held it in .94 to .955, so the bounds fail in 1 of 100 studies. Surrogates, taken for
-    labels, never hold the difference.
+    In 4,000 they held it in .94 to .955, so the bounds fail in 1 of 100 studies. Surrogates, taken
+    for labels, never hold the difference.
     """
     rng = np.random.default_rng(0)
     held, naive = [], []

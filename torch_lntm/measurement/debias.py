@@ -51,17 +51,18 @@ def debias(
             f"labels of {coded.sum()} documents with words; expected at least {FEWEST} documents, "
             "and in each of them a finite number for every column"
         )
-    drawn = coded.mean() * np.ones(len(rows))
-    if probabilities is not None:
-        scalar = np.isscalar(probabilities) and not isinstance(probabilities, str)
-        given = np.full(corpus.num_docs, probabilities) if scalar else probabilities
-        drawn = column_or_values(corpus, given, "probabilities", rows).astype(np.float64)
+    given = coded.mean() if probabilities is None else probabilities
+    if np.isscalar(given) and not isinstance(given, str):
+        given = np.full(corpus.num_docs, given)
+    drawn = column_or_values(corpus, given, "probabilities", rows).astype(np.float64)
     if not ((drawn > 0) & (drawn <= 1)).all():
         raise ConfigError("probabilities must lie above 0, and be at most 1, in each document")
     fitted, design = make_design(corpus, formula, rows, clusters, None)
     if fitted.random:
         raise ConfigError(f"formula {formula!r}: random terms; give clusters= instead")
     shares = _surrogates(measured, [*table], surrogate)[rows]
+    if not np.isfinite(shares).all():
+        raise ConfigError("surrogate lacks a value in some documents; expected one in each")
     units = np.arange(len(rows)) if design.clusters is None else design.clusters.numpy()
     rng = np.random.default_rng(seed)
     folds = (rng.permutation(units.max() + 1) % num_folds)[units]
@@ -125,39 +126,33 @@ def pseudo_outcomes(
     return np.asarray(predicted + (known - predicted) / drawn[:, None])
 
 
-def _by_document(labels: Any, corpus: Corpus) -> pd.DataFrame:
-    """Labels with a row for each document, NaN for documents without labels."""
+def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFrame:
+    """Numbers with a row for each document, NaN for documents that have none."""
     names = corpus.metadata.index
     if isinstance(labels, str):
-        labels = corpus.metadata[[labels]]
+        labels = corpus.metadata.get([labels], pd.DataFrame(index=names))
     table = labels.to_frame() if isinstance(labels, pd.Series) else as_frame(labels)
     unknown = ~table.index.isin(names)
     if unknown.any() or not table.index.is_unique or not names.is_unique:
-        what = f"{table.index[unknown][0]!r} is no document" if unknown.any() else "names repeat"
-        raise CorpusError(f"labels: {what}; expected documents' names in the index, each once")
+        why = f"{table.index[unknown][0]!r} is no document" if unknown.any() else "names repeat"
+        raise CorpusError(f"{what}: {why}; expected documents' names in the index, each once")
     if not len(table.columns) or {x.kind for x in table.dtypes} - set("bif"):
-        raise ConfigError("labels must be numbers or truth values, in at least one column")
+        raise ConfigError(f"{what} must be numbers or truth values, in at least one column")
     return table.astype(np.float64).reindex(names)
 
 
 def _surrogates(measured: Measurement, names: list[Any], surrogate: Any) -> Array:
     """Values ``(num_docs, num_labels)`` that stand for the labels of documents."""
-    corpus, groups = measured.corpus, measured.groups
     if surrogate is not None:
-        every = np.arange(corpus.num_docs)
-        if not isinstance(surrogate, pd.DataFrame):
-            surrogate = {names[0]: column_or_values(corpus, surrogate, "surrogate", every)}
-        if [*surrogate] != names:
-            raise ConfigError(f"surrogates {[*surrogate]}; expected columns {names}, as the labels")
-        found = [column_or_values(corpus, surrogate[name], "surrogate", every) for name in names]
-        return np.stack(found, 1).astype(np.float64)
+        table = _by_document(surrogate, measured.corpus, "surrogate")
+        if not (len(names) == 1 == len(table.columns) or [*table] == names):
+            raise ConfigError(f"surrogates {[*table]}; expected columns {names}, as the labels")
+        return table.to_numpy()
+    groups = measured.groups
     members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
     topics = [
         list(members.get(str(name)) or find_topics(measured.model.topic_names, [name], "labels"))
         for name in names
     ]
-    shares = np.empty((corpus.num_docs, len(names)))
-    for part in measured.draws:
-        mean = part.theta.double().mean(0).numpy()
-        shares[part.rows] = np.stack([mean[:, of].sum(1) for of in topics], 1)
-    return shares
+    means = measured.means
+    return np.stack([means[:, of].sum(1) for of in topics], 1)

@@ -111,36 +111,27 @@ class Intrusion:
         found: dict[tuple[str, str], tuple[int, bool]] = {}
         for number, given in enumerate(ratings):
             for rater, name, answer in _rows(given, str(number)):
-                if name not in self.tasks:
-                    raise ConfigError(
-                        f"task {name!r:.40} is none of these tasks; make the tasks anew by the "
-                        "same book, kind and seed"
-                    )
-                if (rater, name) in found:
-                    raise ConfigError(f"rater {rater!r:.40} answers task {name} twice")
-                task = self.tasks[name]
-                options = [*LETTERS[: len(task.options)], *task.options]
-                if answer not in options:
-                    raise ConfigError(
-                        f"answer {answer!r:.40} of {rater!r:.40} to task {name}; expected the "
-                        "letter of an option, or its text"
-                    )
-                position = options.index(answer) % len(task.options)
-                found[rater, name] = task.topic, position == task.intruder
+                task = self.tasks.get(name)
+                options = [*LETTERS[: len(task.options)], *task.options] if task else []
+                if task is None:
+                    why = "is none of these tasks; make them by the same book, kind and seed"
+                elif answer not in options:
+                    why = f"is answered by {answer!r:.40}; expected a letter or text of an option"
+                elif (rater, name) in found:
+                    why = "is answered twice"
+                else:
+                    right = options.index(answer) % len(task.options) == task.intruder
+                    found[rater, name] = task.topic, right
+                    continue
+                raise ConfigError(f"task {name!r:.40} of rater {rater!r:.40} {why}")
         if not found:
             raise ConfigError("there are no answers")
         table = pd.DataFrame([*found], columns=["rater", "task"])
         table[["topic", "right"]] = [*found.values()]
         chance = 1 / len(next(iter(self.tasks.values())).options)
-        by_topic = [
-            {
-                "topic": k,
-                "name": self.topic_names[k],
-                **_precision(table[table["topic"] == k], level),
-            }
-            for k in sorted({*table["topic"]})
-        ]
-        rows = [{"topic": "all", "name": "all", **_precision(table, level)}, *by_topic]
+        parts: list[Any] = [("all", "all", table)]
+        parts += [(k, self.topic_names[k], part) for k, part in table.groupby("topic")]
+        rows = [{"topic": k, "name": name, **_precision(x, level)} for k, name, x in parts]
         return pd.DataFrame(rows).assign(chance=chance)
 
     def __repr__(self) -> str:
@@ -203,10 +194,8 @@ def _of_words(
     top = np.argsort(-probs[k], kind="stable")
     others = np.unique(np.argsort(-np.delete(probs, k, 0), 1, "stable")[:, : 2 * WORDS])
     rank = np.argsort(top, kind="stable")  # of each word in this topic
-    pool = others[rank[others] >= len(top) // 2]
-    if not len(pool):
-        pool = others[[rank[others].argmax()]]
-    drawn = rng.choice(pool, min(number, len(pool)), replace=False).tolist()
+    pool = others[rank[others] >= min(len(top) // 2, rank[others].max())]
+    drawn = rng.permutation(pool)[:number].tolist()
     return [([*words(top[:WORDS].tolist())], words([word])[0], "") for word in drawn]
 
 
@@ -241,16 +230,10 @@ def _of_documents(
 ) -> list[tuple[int, list[str], str, str]]:
     """Documents by their largest topic, three topics of each, and one that it hardly has."""
     corpus: Corpus = measured.corpus
-    means = np.zeros((corpus.num_docs, measured.model.num_topics))
-    for part in measured.draws:
-        means[part.rows] = part.theta.double().mean(0).numpy()
-    order = np.argsort(-means, 1, "stable")
+    order = np.argsort(-measured.means, 1, "stable")
     best = np.where(corpus.lengths > 0, order[:, 0], -1)
-    pools = [(k, np.flatnonzero(best == k)) for k in topics]
     drawn = [
-        (k, d)
-        for k, pool in pools
-        for d in rng.choice(pool, min(number, len(pool)), replace=False).tolist()
+        (k, d) for k in topics for d in rng.permutation(np.flatnonzero(best == k))[:number].tolist()
     ]
     rows = np.array([d for _, d in drawn], np.int64)
     if not len(rows):
