@@ -115,7 +115,12 @@ def test_labels_are_joined_by_name_and_stand_for_topics_or_groups(book, truth):
 @pytest.mark.parametrize(
     ("change", "options", "error", "message"),
     [
-        (lambda x: x[:9], {}, ConfigError, "labels of 9 documents .* at least 10"),
+        (
+            lambda x: x[:9],
+            {},
+            ConfigError,
+            "labels in 9 documents with words; expected at least 10",
+        ),
         (lambda x: x.rename("war"), {}, ConfigError, "labels: topic 'war'"),
         (lambda x: x.rename({x.index[0]: "new"}), {}, CorpusError, "'new' is no document"),
         (lambda x: pd.concat([x, x]), {}, CorpusError, "names repeat"),
@@ -124,12 +129,13 @@ def test_labels_are_joined_by_name_and_stand_for_topics_or_groups(book, truth):
         (lambda x: x, {"formula": "~ (1 | who)"}, ConfigError, "give clusters= instead"),
         (lambda x: x, {"surrogate": FEW}, ConfigError, "expected columns"),
         (lambda x: x, {"surrogate": FEW[["a"]]}, ConfigError, "surrogate lacks a value"),
+        (lambda x: x, {"clusters": "party"}, ConfigError, "labels in 2 clusters"),
         (lambda x: x, {"num_folds": 1}, ConfigError, "num_folds is 1"),
         (
             lambda x: pd.DataFrame({"sport": x, "both": x.where(x.index != x.index[3])}),
             {},
             ConfigError,
-            "in each of them a finite number",
+            "a document lacks a finite number",
         ),
     ],
 )

@@ -46,11 +46,8 @@ def debias(
     table = _by_document(labels, corpus)
     gold = table.to_numpy(np.float64)[rows]
     coded = np.isfinite(gold[:, 0])
-    if (np.isfinite(gold) != coded[:, None]).any() or coded.sum() < FEWEST:
-        raise ConfigError(
-            f"labels of {coded.sum()} documents with words; expected at least {FEWEST} documents, "
-            "and in each of them a finite number for every column"
-        )
+    if (np.isfinite(gold) != coded[:, None]).any():
+        raise ConfigError("labels: a document lacks a finite number in one column, but not in all")
     given = coded.mean() if probabilities is None else probabilities
     if np.isscalar(given) and not isinstance(given, str):
         given = np.full(corpus.num_docs, given)
@@ -64,6 +61,9 @@ def debias(
     if not np.isfinite(shares).all():
         raise ConfigError("surrogate lacks a value in some documents; expected one in each")
     units = np.arange(len(rows)) if design.clusters is None else design.clusters.numpy()
+    if (number := np.unique(units[coded]).size) < FEWEST:
+        what = "documents with words" if clusters is None else "clusters"
+        raise ConfigError(f"labels in {number} {what}; expected at least {FEWEST}")
     rng = np.random.default_rng(seed)
     folds = (rng.permutation(units.max() + 1) % num_folds)[units]
     outcome = torch.from_numpy(pseudo_outcomes(gold, shares, coded, drawn, folds))
@@ -73,7 +73,7 @@ def debias(
 
     regression = regress_linear(design, parts, torch.eye(len(table.columns)).double(), "HC3")
     # Most of the variance comes from the coded documents, whose number bounds the degrees.
-    few = np.unique(units[coded]).size - design.x.shape[1]
+    few = number - design.x.shape[1]
     method = "HC3" if clusters is None else f"{design.num_clusters} clusters"
     by = "the model's shares" if surrogate is None else "surrogates"
     return Effects(
