@@ -56,6 +56,7 @@ STUDIES = {
         "trees": "Trees, groups and stability of topics beside the truth",
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",
+        "coded": "Coverage of effects from coded documents, and of the precision of ratings",
         "levels": "Coverage of intervals of the levels of a random term",
         "time": "Words that move with time, beside other dynamic topic models",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
