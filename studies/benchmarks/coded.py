@@ -88,7 +88,8 @@ def of_labels(
     label = rng.random(size) < np.where(left, 0.5, 0.3)
     given = np.clip(0.1 + 0.5 * label + rng.normal(0, 0.2, size), 0, 1)
     if surrogate == SURROGATES[0]:
-        given = label ^ (rng.random(size) < np.where(left, 0.4 * ~label, 0.35 * label))
+        wrong = rng.random(size) < np.where(left, 0.4 * ~label, 0.35 * label)
+        given = (label ^ wrong).astype(float)
     elif surrogate == SURROGATES[1]:
         given = rng.beta(1, 3, size)
     rate = np.full(size, number / size)
@@ -96,7 +97,7 @@ def of_labels(
     if how == "by party":
         rate = np.where(left, 2.0, 1.0) * number / (1.4 * size)
         known = rng.random(size) < rate
-    columns = {"party": np.where(left, "left", "a"), "given": given.astype(float)}
+    columns = {"party": np.where(left, "left", "a"), "given": given}
     book = lntm.codebook(lntm.models.ctm(2, 4, seed=0))
     corpus = lntm.Corpus.from_matrix(np.ones((size, 4), int), metadata=columns)
     draws = ThetaDraws.of(torch.full((1, size, 2), 0.5), book.model)

@@ -215,7 +215,7 @@ def test_the_study_of_coded_documents_compares_with_surrogates_alone(tmp_path: P
     labels = [row for row in rows if row["kind"] == "labels"]
     assert all(np.mean(row["plain_holds"]) < 0.2 for row in labels)
     assert all(abs(np.mean(row["estimate"]) - 0.2) < 0.07 for row in labels)
-    assert study.table(rows).count("\n| ") == 9
+    assert study.table(rows).count("\n| ") == 10
 
 
 @pytest.mark.slow
