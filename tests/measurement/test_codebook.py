@@ -219,6 +219,18 @@ def test_altered_files_are_refused(path, tmp_path):
         lntm.Codebook.load(tmp_path / "none")
 
 
+def test_tensors_with_exchanged_names_are_refused(tmp_path):
+    path = lntm.codebook(lntm.models.ctm(3, 3, seed=0)).save(tmp_path / "book")
+
+    def exchange(about, tensors):
+        first, second = (name for name, x in tensors.items() if x.shape == (3, 3))
+        tensors[first], tensors[second] = tensors[second], tensors[first]
+
+    altered(path, exchange)
+    with pytest.raises(ConfigError, match="its tensors have other hashes"):
+        lntm.Codebook.load(path)
+
+
 # ------------------------------------------------------------------ measuring
 
 

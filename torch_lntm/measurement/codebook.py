@@ -166,7 +166,7 @@ class Codebook(Fitted):
         """Documents over the model's vocabulary, and the number of those of the discovery."""
         if corpus is None:
             raise ConfigError("a codebook has no documents; give the documents to measure")
-        if _sums(self.model.state_dict()) != self.content["tensors"]:
+        if sorted(_sums(self.model.state_dict()).values()) != self.content["tensors"]:
             raise ConfigError(
                 f"the parameters of the codebook's model are not those of its hash {self.hash}: "
                 "they were changed; make a new codebook, or load it again"
@@ -352,6 +352,7 @@ class Codebook(Fitted):
         if path.exists() and not overwrite:
             raise ConfigError(f"{path}: exists already; choose another path, or overwrite=True")
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
+        tensors[_SEEN] = self.fingerprints
         about = {
             "format_version": FORMAT_VERSION,
             "hash": self.hash,
@@ -359,11 +360,11 @@ class Codebook(Fitted):
             "decisions": self.decisions,
             "versions": self.versions,
             "discovery": self.discovery,
-            "fingerprints": _sums({"": self.fingerprints}),
+            "tensors": _sums(tensors),
         }
         # A single text, because the order of several in the file would vary.
         header = {_ABOUT: _as_text({"about": about, "sha256": _sha256(about)})}
-        data = safetensors.torch.save({**tensors, _SEEN: self.fingerprints}, header)
+        data = safetensors.torch.save(tensors, header)
         with atomic_write(path) as file:
             file.write(data)
         return path
@@ -392,17 +393,16 @@ class Codebook(Fitted):
                 raise ValueError("its description has another hash")
             if about["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format {about['format_version']!r}; expected {FORMAT_VERSION}")
-            content, seen = about["content"], tensors.pop(_SEEN)
-            sums = _sums(tensors), _sums({"": seen})
-            if sums != (content["tensors"], about["fingerprints"]):
+            if _sums(tensors) != about["tensors"]:
                 raise ValueError("its tensors have other hashes")
+            content, seen = about["content"], tensors.pop(_SEEN)
             model = remake_model(content, tensors, path, path)
             model.vocabulary = check_vocabulary(content["vocabulary"], model.num_words)
             groups = as_groups(model, content["groups"])
             decisions, discovery = tuple(about["decisions"]), about["discovery"]
             model.requires_grad_(False)
             book = cls(model, content, decisions, about["versions"], discovery, seen, groups)
-            if book.hash != about["hash"]:
+            if book.hash != about["hash"] or sorted(_sums(tensors).values()) != content["tensors"]:
                 raise ValueError("its content has another hash")
         return book
 
@@ -459,11 +459,12 @@ def codebook(
     words = model.vocabulary
     content = {
         "kind": model.construction.name,
-        "config": json.loads(json.dumps(model.construction.to_json())),
+        "config": model.construction.to_json(),
         "vocabulary": None if words is None else list(words),
         "topic_names": list(model.topic_names) if model.has_topic_names else None,
         "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
-        "tensors": _sums(model.state_dict()),
+        # Without their names, which a later version may change.
+        "tensors": sorted(_sums(model.state_dict()).values()),
     }
     content = json.loads(_as_text(content))  # as a file holds it
     versions = {name: version(name) for name in ("torch_lntm", "torch", "numpy")}
@@ -491,14 +492,14 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(_as_text(value).encode()).hexdigest()
 
 
-def _sums(tensors: Mapping[str, Tensor]) -> list[str]:
-    """SHA-256 of each tensor, in the order of the hashes, since later versions may rename some."""
-    found = []
-    for tensor in tensors.values():
+def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """SHA-256 of each tensor by name."""
+    found = {}
+    for name, tensor in tensors.items():
         digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        found.append(digest.hexdigest())
-    return sorted(found)
+        found[name] = digest.hexdigest()
+    return found
 
 
 def _hashed(texts: Sequence[Any]) -> NDArray[np.uint64]:
