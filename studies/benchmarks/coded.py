@@ -68,7 +68,7 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
 def measured(
     settings: Settings, kind: str, surrogate: str, number: int, how: Any, block: int
 ) -> dict[str, Any]:
-    """Rows of numbers by name of a block's data sets."""
+    """Means, and means of squares, over a block's data sets."""
     rng = np.random.default_rng([block, number, *f"{surrogate}{how}".encode()])
     if kind == "labels":
         made = [of_labels(settings, surrogate, number, how, rng) for _ in range(BLOCK)]
@@ -76,7 +76,12 @@ def measured(
         truth = expit(1 + rng.normal(0, (1 + how**2) ** 0.5, ALL_TASKS)).mean()
         made = [of_ratings(number, how, truth, rng) for _ in range(BLOCK)]
     row = {"kind": kind, "surrogate": surrogate, "number": number, "how": how}
-    return row | {name: [x[name] for x in made] for name in made[0]}
+    return row | {name: moments([x[name] for x in made]) for name in made[0]}
+
+
+def moments(values: list[float]) -> list[float]:
+    """Mean, and mean of squares."""
+    return [float(np.mean(values)), float(np.mean(np.square(values)))]
 
 
 def of_labels(
@@ -155,22 +160,23 @@ def tables(rows: list[dict[str, Any]]) -> str:
             if (row["kind"], row["surrogate"], row["number"], row["how"])
             == (kind, surrogate, number, how)
         ]
-        all_of = {
-            x: np.concatenate([r[x] for r in own]) for x in own[0] if isinstance(own[0][x], list)
-        }
+        names = [x for x, value in own[0].items() if isinstance(value, list)]
+        all_of = {x: np.mean([row[x] for row in own], 0) for x in names}
+        spread = {x: (square - mean**2) ** 0.5 for x, (mean, square) in all_of.items()}
+        mean = {x: of[0] for x, of in all_of.items()}
         holds = {
-            "holds, %": f"{100 * all_of['holds'].mean():.1f}",
-            "plain holds, %": f"{100 * all_of['plain_holds'].mean():.1f}",
+            "holds, %": f"{100 * mean['holds']:.1f}",
+            "plain holds, %": f"{100 * mean['plain_holds']:.1f}",
         }
         if kind == "ratings":
             about = {"raters": str(number), "their spread": f"{how:g}"}
-            lines[kind].append(about | holds | {"width": f"{all_of['width'].mean():.2f}"})
+            lines[kind].append(about | holds | {"width": f"{mean['width']:.2f}"})
             continue
-        ratio = all_of["estimate"].std() / all_of["coded_alone"].std()
+        ratio = spread["estimate"] / spread["coded_alone"]
         about = {"surrogate": surrogate, "coded": str(number), "rates": how}
         means = {
-            "mean": f"{all_of['estimate'].mean():.3f}",
-            "plain mean": f"{all_of['plain'].mean():.3f}",
+            "mean": f"{mean['estimate']:.3f}",
+            "plain mean": f"{mean['plain']:.3f}",
             "s.d. / coded alone": f"{ratio:.2f}",
         }
         lines[kind].append(about | holds | means)
