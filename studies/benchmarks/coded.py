@@ -69,7 +69,7 @@ def measured(
     settings: Settings, kind: str, surrogate: str, number: int, how: Any, block: int
 ) -> dict[str, Any]:
     """Rows of numbers by name of a block's data sets."""
-    rng = np.random.default_rng([block, number, len(surrogate), len(str(how))])
+    rng = np.random.default_rng([block, number, *f"{surrogate}{how}".encode()])
     if kind == "labels":
         made = [of_labels(settings, surrogate, number, how, rng) for _ in range(BLOCK)]
     else:

@@ -147,12 +147,12 @@ def test_tasks_that_cannot_be_made_are_refused(book, documents):
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize(("raters", "least"), [(3, 0.87), (10, 0.92)])
-def test_intervals_hold_the_precision_for_other_tasks_and_raters(raters, least):
+@pytest.mark.parametrize("raters", [3, 10])
+def test_intervals_hold_the_precision_for_other_tasks_and_raters(raters):
     """The standard deviations of tasks and raters are 1 and 0.5 on the scale of the logit.
 
-    In 3,000 simulations they held the truth in .93 and .95; Wilson's interval for independent
-    answers holds it in .71 and .67. With 300 simulations, the bounds fail in 1 of 1,000 cases.
+    In 2,500 simulations they held the truth in .95 of the cases, whereas Wilson's interval for
+    independent answers holds it in .68 and .64. With 300 simulations, the bounds fail in 1 of 500.
     """
     names = [f"{i:02}" for i in range(60)]
     tasks = Intrusion(
@@ -168,4 +168,4 @@ def test_intervals_hold_the_precision_for_other_tasks_and_raters(raters, least):
         table = pd.DataFrame(pairs, columns=["task", "rater"]).assign(answer=answers.ravel())
         row = tasks.read_ratings(table).iloc[0]
         held.append(row["lower"] <= truth <= row["upper"])
-    assert least < np.mean(held) < 0.99
+    assert 0.91 < np.mean(held) < 0.985

@@ -283,10 +283,10 @@ def _precision(table: pd.DataFrame, level: float) -> dict[str, float]:
     effective, freedom = float(counts["tasks"]), np.inf
     if sum(variances) > 0:
         both = p * (1 - p) / size if len(variances) == 2 else 0.0
-        effective = p * (1 - p) / max(sum(variances) - both, *variances, 1e-12)
-        effective = min(size, max(1.0, effective))
+        variance = max(sum(variances) - both, *variances)
+        effective = min(size, max(1.0, p * (1 - p) / variance))
         parts = sum(v**2 / d for v, d in zip(variances, degrees, strict=True))
-        freedom = max(1.0, sum(variances) ** 2 / parts)
+        freedom = max(1.0, variance**2 / parts)  # by Satterthwaite
     t = float(scipy.stats.t.ppf((1 + level) / 2, freedom))
     centre = (p + t**2 / (2 * effective)) / (1 + t**2 / effective)
     root = (p * (1 - p) / effective + t**2 / (4 * effective**2)) ** 0.5
