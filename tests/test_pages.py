@@ -47,6 +47,11 @@ RUN: dict[str, dict[str, str]] = {
         "ctm(50,": "ctm(3,",
         "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=2)",
     },
+    "codebook.md": {
+        "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=3)",
+        '"ann.csv", "bob.csv", "cem.csv"': "*(tasks.frame().assign(answer=x) for x in 'abc')",
+        'pd.read_csv("coded.csv", index_col=0)["conflict"]': "sample['week'].rename('conflict')",
+    },
     "from_bertopic.md": {"EM(model, ": "EM(model, max_epochs=10, ", "(1, 2, 3)": "(1, 2)"},
     "keywords.md": {},
     "names.md": {},

@@ -4,7 +4,8 @@
 
 prints a row for each corpus and number of topics. The first columns have the perplexity and the CPU
 seconds of ``auto``, of tuned peers, and of peers at their defaults. The next columns have the lead
-of ``auto`` over the best peer. Its standard error is over documents and seeds. The last columns
+of ``auto`` over the best peer. Its standard error is over documents and seeds, and p is that of a
+two-sided t test (:mod:`studies.benchmarks.splits`). The last columns
 compare a longer fit with ``auto`` and with the best peer, on the splits of the longer fit. Without
 files the program reads ``studies/results/quality-*.json``.
 """
@@ -94,7 +95,8 @@ def lead(ours: list[Scores], theirs: list[Scores]) -> str:
     """Lead in nats a token with its standard error: over documents alone for a single split."""
     found = difference(ours, theirs)
     error = found.document_error if math.isnan(found.error) else found.error
-    return f"{found.gain:+.3f} ± {error:.3f}"
+    chance = "" if math.isnan(found.p) else f" (p = {found.p:.2f})"
+    return f"{found.gain:+.3f} ± {error:.3f}{chance}"
 
 
 def main() -> None:

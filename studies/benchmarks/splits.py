@@ -13,8 +13,9 @@ over the documents of split s, the spread between splits has the mean
     E sum_s w_s (D_s - D)^2 = A (1 - sum_s w_s^2) + sum_s w_s v_s - V,
 
 which gives A by the method of moments, as in DerSimonian and Laird (1986), Meta-analysis in
-clinical trials. A negative estimate becomes 0. With three splits the estimate of A has two degrees
-of freedom.
+clinical trials. A negative estimate becomes 0. The estimate of A has a degree of freedom less than
+there are splits, and that of V one less than there are documents. Student's t takes the degrees of
+the sum of both (Satterthwaite 1946), which are 2 where the seeds of three splits dominate.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from scipy.stats import t as student
 
 from torch_lntm.evaluation import CompletionResult, paired_difference
 
@@ -50,12 +52,14 @@ class Difference(NamedTuple):
         error: Standard error over documents and seeds. NaN for a single split.
         document_error: Standard error over documents alone.
         seed_spread: Standard deviation of a split's difference over the seeds of both fits.
+        p: Probability of a difference as large by chance, two-sided, by Student's t.
     """
 
     gain: float
     error: float
     document_error: float
     seed_spread: float
+    p: float
 
 
 def pooled(splits: Sequence[Scores]) -> CompletionResult:
@@ -78,7 +82,9 @@ def difference(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Difference:
     Raises:
         ConfigError: The systems scored different tokens.
     """
-    gain, document_error = paired_difference(pooled(ours), pooled(theirs))
+    together = pooled(ours)
+    gain, document_error = paired_difference(together, pooled(theirs))
+    of_documents = len(together.log_predictive) - 1
     each = [
         paired_difference(pooled([mine]), pooled([other]))
         for mine, other in zip(ours, theirs, strict=True)
@@ -86,10 +92,18 @@ def difference(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Difference:
     tokens = torch.tensor([float(scores.tokens.sum()) for scores in ours], dtype=torch.float64)
     weights = (tokens / tokens.sum()).tolist()
     if len(each) == 1:
-        return Difference(gain, math.nan, document_error, math.nan)
+        p = _p(gain, document_error, of_documents)
+        return Difference(gain, math.nan, document_error, math.nan, p)
     spread = sum(w * (d - gain) ** 2 for w, (d, _) in zip(weights, each, strict=True))
     within = sum(w * error**2 for w, (_, error) in zip(weights, each, strict=True))
     squares = sum(w**2 for w in weights)
     variance = max(0.0, (spread - within + document_error**2) / (1.0 - squares))
     error = math.sqrt(document_error**2 + variance * squares)
-    return Difference(gain, error, document_error, math.sqrt(variance))
+    inverse = (variance * squares) ** 2 / (len(each) - 1) + document_error**4 / of_documents
+    p = _p(gain, error, error**4 / max(inverse, 1e-300))
+    return Difference(gain, error, document_error, math.sqrt(variance), p)
+
+
+def _p(gain: float, error: float, degrees: float) -> float:
+    """Two-sided probability of a gain as large; NaN without an error."""
+    return 2 * float(student.sf(abs(gain) / error, degrees)) if error > 0 else math.nan

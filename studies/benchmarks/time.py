@@ -217,6 +217,7 @@ class Settings:
         next_periods: Periods to predict, the last ones.
         sweeps: Sweeps of tomotopy's DTModel.
         simulated: Number of simulated corpora.
+        short: Number of simulated corpora of 1,500 documents of 60 words and several topics.
     """
 
     corpora: tuple[str, ...] = tuple(PERIODS)
@@ -227,11 +228,12 @@ class Settings:
     next_periods: int = 3
     sweeps: int = 200
     simulated: int = 5
+    short: int = 0
 
     def __post_init__(self) -> None:
         """Check the settings."""
         whole = {"num_topics": 2, "seeds": 0, "test_docs": 2, "next_periods": 0}
-        check_numbers(self, whole | {"sweeps": 1, "simulated": 0})
+        check_numbers(self, whole | {"sweeps": 1, "simulated": 0, "short": 0})
         check_choices(self, "systems", tuple(SYSTEMS))
         check_choices(self, "corpora", tuple(PERIODS))
 
@@ -245,12 +247,14 @@ class Result:
         held_out: Scores of held-out documents, one for each corpus, seed and system.
         following: Scores of the next period, one for each corpus, period and system.
         simulated: Coverage and ranking, one for each simulated corpus.
+        short: The same of short documents.
     """
 
     settings: Settings
     held_out: list[dict[str, Any]]
     following: list[dict[str, Any]]
     simulated: list[dict[str, Any]]
+    short: list[dict[str, Any]]
 
 
 def run(settings: Settings, cells: Cells) -> Result:
@@ -283,6 +287,10 @@ def run(settings: Settings, cells: Cells) -> Result:
         ),
         cells.each(
             product(["simulated"], range(settings.simulated)), lambda key: recovered(key[1])
+        ),
+        cells.each(
+            product(["short"], range(settings.short)),
+            lambda key: recovered(key[1], docs=150, length=60.0, spread=1.5),
         ),
     )
 
@@ -348,9 +356,9 @@ def tables(result: Result) -> str:
             of.setdefault((corpus, system), []).append(row)
         lines = [_line(title, *key, found, of) for key, found in of.items()]
         parts += [table_of(lines)] if lines else []
-    if result.simulated:
-        lines = [_simulated_line(result.simulated, name) for name in result.simulated[0]]
-        parts.append(table_of(lines))
+    for rows in (result.simulated, result.short):
+        if rows:
+            parts.append(table_of([_simulated_line(rows, name) for name in rows[0]]))
     parts.append(
         "Gain: nats per token over the first system, paired by document; in parentheses the "
         "standard errors over\ndocuments and over fits. CPU seconds: of a fit."

@@ -206,6 +206,19 @@ def test_the_study_of_nested_documents_scores_formulas_and_intervals(tmp_path: P
 
 
 @pytest.mark.slow
+def test_the_study_of_coded_documents_compares_with_surrogates_alone(tmp_path: Path) -> None:
+    study = load("coded")
+    settings = study.settings(num_docs=300, coded=(50,), raters=(3,), spreads=(0.5,), num_blocks=1)
+    rows = measure("coded", study, settings, tmp_path / "out", progress=False)
+    assert len(rows) == 7
+    assert all(row["holds"][0] == row["holds"][1] > 0.8 for row in rows)
+    labels = [row for row in rows if row["kind"] == "labels"]
+    assert all(row["plain_holds"][0] < 0.2 for row in labels)
+    assert all(abs(row["estimate"][0] - 0.2) < 0.07 for row in labels)
+    assert study.table(rows).count("\n| ") == 10
+
+
+@pytest.mark.slow
 def test_the_study_of_levels_has_coverage_by_design_and_link(tmp_path: Path) -> None:
     study = load("levels")
     settings = study.settings(groups=(4,), docs=(5,), ratios=(0.2,), num_corpora=2)

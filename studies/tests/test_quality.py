@@ -113,6 +113,16 @@ def test_a_corpus_with_a_split_of_its_own_keeps_it(path: Path, tmp_path: Path) -
         frozen(str(here), 0, 100, 100)
 
 
+def test_splits_of_later_seeds_share_no_test_document(tmp_path: Path) -> None:
+    here = tmp_path / "own.npz"
+    save_counts(Corpus.from_matrix(np.arange(60).reshape(30, 2) + 1), here)
+    (tmp_path / "own.split.txt").write_text("\n".join(["test", "train"] * 15))
+    splits = [frozen(str(here), seed, 100, 100) for seed in range(3, 13)]
+    tested = [document for split in splits for document in split.test_index]
+    assert sorted(tested) == list(range(30))
+    assert all(not set(s.train_index) & set(s.test_index) for s in splits)
+
+
 def test_a_split_for_tuning_has_no_test_document_of_the_corpus(tmp_path: Path) -> None:
     here = tmp_path / "own.npz"
     save_counts(Corpus.from_matrix(np.arange(40).reshape(20, 2) + 1), here)

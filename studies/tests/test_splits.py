@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t as student
 
 from studies.benchmarks.splits import Scores, difference
 from torch_lntm.errors import ConfigError
@@ -69,6 +70,9 @@ def test_errors_by_hand() -> None:
     between = 2 * (0.01 + 0.01 / 7)
     assert found.seed_spread**2 == pytest.approx(between)
     assert found.error**2 == pytest.approx(0.01 / 7 + between / 2)
+    degrees = found.error**4 / ((between / 2) ** 2 / 1 + (0.01 / 7) ** 2 / 7)
+    assert found.p == pytest.approx(2 * student.sf(0.2 / found.error, degrees))
+    assert 1 < degrees < 2
 
 
 def test_a_single_split_has_no_error_of_seeds() -> None:

@@ -219,6 +219,18 @@ def test_altered_files_are_refused(path, tmp_path):
         lntm.Codebook.load(tmp_path / "none")
 
 
+def test_tensors_with_exchanged_names_are_refused(tmp_path):
+    path = lntm.codebook(lntm.models.ctm(3, 3, seed=0)).save(tmp_path / "book")
+
+    def exchange(about, tensors):
+        first, second = (name for name, x in tensors.items() if x.shape == (3, 3))
+        tensors[first], tensors[second] = tensors[second], tensors[first]
+
+    altered(path, exchange)
+    with pytest.raises(ConfigError, match="its tensors have other hashes"):
+        lntm.Codebook.load(path)
+
+
 # ------------------------------------------------------------------ measuring
 
 
@@ -237,8 +249,17 @@ def test_documents_get_shares_with_intervals(book, halves):
     assert abs(inside.mean() - 0.9) < 0.03
     torch.testing.assert_close(measured.topic_shares, torch.from_numpy(theta.mean((0, 1))))
     assert measured.topic_table()[0].share == float(measured.topic_shares.max())
+    table = measured.document_table()
+    np.testing.assert_allclose(table["both"], shares[:, 3], rtol=1e-6)
     with pytest.raises(ConfigError, match="level is 95"):
         measured.frame(level=95)
+
+
+def test_a_measurement_has_a_report(book, halves, tmp_path):
+    measured = book.measure(halves[1], num_draws=10)
+    page = measured.report(tmp_path / "page.html", by=["party"]).read_text(encoding="utf-8")
+    assert book.hash in page
+    assert "both" in page
 
 
 def test_a_whole_sums_the_draws_of_its_documents(book, halves):

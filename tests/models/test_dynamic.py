@@ -395,6 +395,66 @@ def test_changes_have_the_errors_of_contrasts() -> None:
     assert (own > 0).all()
 
 
+@pytest.mark.parametrize("num_topics", [2, 3])
+def test_certainty_is_what_unknown_topics_leave_of_the_information(num_topics: int) -> None:
+    """Against second derivatives of the log likelihood whose normalisers are held."""
+    rng = np.random.default_rng(0)
+    corpus = Corpus.from_matrix(rng.poisson(1.5, (40, 6)), metadata={"year": np.arange(40) % 3})
+    periods = Periods.of(corpus, "~ rw(year)")
+    probs = torch.from_numpy(rng.dirichlet(np.ones(6), num_topics))
+    topics = DynamicTopics(num_topics, 6, periods, probs=probs, dtype=torch.float64)
+    theta = torch.from_numpy(rng.dirichlet(np.ones(num_topics), 40))
+    batch = topics.encode(corpus).batch(dtype=torch.float64)
+    parts = zip(batch.split(15), theta.split(15), strict=True)
+    topics.settle_(**topics.last_sums(parts))
+    for v, counts in enumerate(torch.from_numpy(corpus.to_scipy().toarray()).double().mT):
+
+        def log_likelihood(logits: torch.Tensor, counts: torch.Tensor = counts) -> torch.Tensor:
+            return (counts * (theta * logits.exp()).sum(1).log()).sum()
+
+        logits = probs[:, v].log()
+        shares = theta * probs[:, v]
+        tokens = counts @ (shares / shares.sum(1, keepdim=True))
+        second = torch.autograd.functional.hessian(log_likelihood, logits)
+        information = (tokens + topics.smoothing).diag() - second.detach()
+        for k in range(num_topics):
+            one, others = torch.eye(num_topics).double()[k], torch.ones(num_topics).double()
+            basis = torch.stack([one, others - one])
+            left = 1 / torch.linalg.inv(basis @ information @ basis.mT)[0, 0]
+            expected = float(left / (tokens[k] + topics.smoothing))
+            assert float(topics.certainty[v, k]) == pytest.approx(expected, rel=1e-9)
+    old = {name: x for name, x in topics.state_dict().items() if name != "certainty"}
+    topics.load_state_dict(old)
+    assert (topics.certainty == 1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+def test_bands_of_still_words_hold_the_truth_though_topics_are_fitted() -> None:
+    """In 3 corpora of short documents of several topics. Known topics would make 0.8 of them."""
+    inside, as_if_known = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        probs = rng.dirichlet(np.full(100, 0.3), 3)
+        theta = rng.dirichlet(np.ones(3), 800)
+        counts = rng.multinomial(50, theta @ probs)
+        corpus = Corpus.from_matrix(counts, metadata={"year": np.arange(800) % 5})
+        model = lntm.models.stm(3, corpus, content="~ rw(year)", seed=seed)
+        lntm.inference.MonteCarloEM(model, progress=False, seed=seed).fit(corpus)
+        topics: Any = model.topics
+        similarity = probs**0.5 @ topics.mean_probs.detach().numpy().T ** 0.5
+        for k, ours in zip(*scipy.optimize.linear_sum_assignment(-similarity), strict=True):
+            seen = theta[:, k].sum() * 50 * probs[k] > 50
+            certainty = topics.certainty.clone()
+            for found in (inside, as_if_known):
+                _, lower, upper = (x.numpy() for x in topics.log_paths(int(ours)).bands())
+                found.append(((lower <= probs[k]) & (probs[k] <= upper))[:, seen].mean())
+                topics.certainty.fill_(1.0)
+            topics.certainty.copy_(certainty)
+    assert 0.92 < np.mean(inside) < 0.98
+    assert np.mean(as_if_known) < 0.87
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [None, 0.1])
 def test_still_words_drift_by_noise_as_far_as_is_expected_of_them(scale) -> None:

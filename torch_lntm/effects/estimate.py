@@ -144,7 +144,7 @@ def estimate(
     rows, of_weights, sort = corpus.nonempty, None, "documents"
     if weights is not None:
         (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
-    fitted, design = _design(corpus, formula, rows, clusters, of_weights)
+    fitted, design = make_design(corpus, formula, rows, clusters, of_weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
     columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
@@ -231,7 +231,7 @@ def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int])
         )
 
 
-def _design(
+def make_design(
     corpus: Corpus,
     text: str,
     rows: NDArray[np.int64],

@@ -34,7 +34,7 @@ class Fitted(ABC):
 
     model: TopicModel
     corpus: Corpus | None
-    #: Groups of topics that effects are estimated for by default.
+    #: Groups of topics that methods take by default.
     groups: TopicGroups | None = None
     #: Whether the topics are fixed, because they belong to other documents.
     frozen = False
@@ -90,6 +90,7 @@ class Fitted(ABC):
             >>> result.transform(test).theta.shape == (len(test), 10)
             True
         """
+        options = {"groups": self.groups, **options}
         return transform(self.source, self.check_corpus(corpus), estimate, **options)
 
     def document_table(self, corpus: Corpus | None = None, **options: Any) -> pd.DataFrame:
@@ -133,6 +134,7 @@ class Fitted(ABC):
         """
         from torch_lntm.reports import report
 
+        options = {"groups": self.groups, **options}
         return report(self, self.check_corpus(corpus), path, **options)
 
     def check_corpus(self, corpus: Corpus | None = None) -> Corpus:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.corpus import as_corpus
+from torch_lntm.effects import Effects
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_errors
 from torch_lntm.files.writing import atomic_write
@@ -31,6 +32,8 @@ from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io.models import check_saveable, remake_model
+from torch_lntm.measurement.debias import debias
+from torch_lntm.measurement.intrusion import Intrusion, Kind, intrusion
 from torch_lntm.measurement.measured import Measurement
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -164,7 +167,7 @@ class Codebook(Fitted):
         """Documents over the model's vocabulary, and the number of those of the discovery."""
         if corpus is None:
             raise ConfigError("a codebook has no documents; give the documents to measure")
-        if _sums(self.model.state_dict()) != self.content["tensors"]:
+        if sorted(_sums(self.model.state_dict()).values()) != self.content["tensors"]:
             raise ConfigError(
                 f"the parameters of the codebook's model are not those of its hash {self.hash}: "
                 "they were changed; make a new codebook, or load it again"
@@ -231,6 +234,103 @@ class Codebook(Fitted):
         draws = theta_draws(chains, corpus, num_draws, seed=seed, progress=progress)
         return Measurement(self.model, corpus, draws, self.hash, self.groups, number)
 
+    def intrusion(
+        self,
+        kind: Kind = "words",
+        corpus: Corpus | Measurement | None = None,
+        *,
+        topics: Sequence[int | str] | None = None,
+        per_topic: int = 3,
+        texts: Iterable[str] | None = None,
+        seed: int = 0,
+    ) -> Intrusion:
+        """Tasks in which people find an intruder, which is easy if topics mean something to them.
+
+        Equal arguments give equal tasks, so that the answers need not be kept.
+
+        Args:
+            kind: ``"words"``: five words of a topic, and one that is frequent in another topic but
+                rare in this one (*Chang et al. 2009*). ``"word sets"``: three sets of four words
+                from a topic's 20 most probable, and a set of another topic (*Ying, Montgomery &
+                Stewart 2021*). ``"documents"``: a document, its three largest topics and one of
+                its smaller half, each by eight words.
+            corpus: Documents to show, or a measurement of them, for ``"documents"``.
+            topics: Topics to ask about, by number or name. Defaults to all.
+            per_topic: Most tasks for each topic. A document counts for its largest topic.
+            texts: Texts of the documents, of which the beginning is shown: a series, joined by the
+                documents' names, or other texts in order. Defaults to their most frequent words.
+            seed: Seed of the random choices and orders.
+
+        Returns:
+            The tasks, to save for raters, and to read their ratings.
+
+        Raises:
+            ConfigError: A setting is refused, or there are too few topics or words.
+
+        Example:
+            >>> tasks = lntm.codebook(result).intrusion("words", seed=1)
+            >>> tasks
+            Intrusion(30 tasks of words, 10 topics)
+            >>> file = tasks.save("words.csv")  # for raters; read_ratings reads their copies
+            >>> list(tasks.frame())
+            ['task', 'a', 'b', 'c', 'd', 'e', 'f', 'answer', 'rater']
+        """
+        shown: Measurement | TopicModel = self.model
+        if corpus is not None and kind == "documents":
+            shown = self._measured(corpus, allow_discovery=True)
+        return intrusion(shown, self.hash, kind, topics, per_topic, texts, seed)
+
+    def debias(
+        self, labels: Any, corpus: Corpus | Measurement, formula: str = "~ 1", **options: Any
+    ) -> Effects:
+        """Effects of columns on what people code, from a few coded documents and all shares.
+
+        A regression of model shares, or of labels by a language model, is biased even where 85 % of
+        the labels are right. Here they only help: a document's outcome is f + R/π (label − f),
+        where f is a line in its share, R says whether it is coded, and π is the probability of
+        coding it. Its mean is the label's whatever the shares are, so effects are unbiased, and
+        good shares make them more precise (*Egami, Hinck, Stewart & Wei 2023*; *Angelopoulos et al.
+        2023*).
+
+        Args:
+            labels: Labels of documents drawn at random and coded by hand: a series or a data frame
+                whose index has the names of coded documents. A column is named by a topic or group,
+                and holds numbers, or truth values; missing ones are not coded.
+            corpus: All documents, or a measurement of them.
+            formula: Columns of the metadata. ``"~ 1"`` gives the mean label.
+            **options: ``surrogate``: values of all documents that stand for the labels instead of
+                the model's shares: a column's name, a series, or a data frame with the columns of
+                the labels, such as labels by a language model. ``probabilities``: of coding each
+                document, as a number, values or a column's name; they default to equal ones, which
+                is a simple random sample. ``clusters``: as for
+                :func:`~torch_lntm.effects.estimate`. ``num_folds``: parts of the documents for
+                which the line is fitted in the others. ``seed``: of the folds.
+
+        Returns:
+            Effects on a linear scale, whose names are those of the columns of the labels.
+
+        Raises:
+            ConfigError: There are fewer than 10 coded documents, or a setting is refused.
+            CorpusError: The labels have names of other documents.
+
+        Example:
+            >>> import pandas as pd
+            >>> coded = test.metadata.sample(12, random_state=0).index
+            >>> labels = pd.Series([0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1], coded, name="news")
+            >>> book = lntm.codebook(result, groups={"news": [3, 7]})
+            >>> book.debias(labels, test).table()[["topic", "term"]].values.tolist()
+            [['news', 'Intercept']]
+        """
+        return debias(self._measured(corpus), labels, formula, **options)
+
+    def _measured(self, corpus: Corpus | Measurement, **options: Any) -> Measurement:
+        """A measurement by this codebook."""
+        if not isinstance(corpus, Measurement):
+            return self.measure(corpus, **options)
+        if corpus.hash != self.hash:
+            raise ConfigError("the measurement is by another codebook; measure by this one")
+        return corpus
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the codebook to one file, of JSON and tensors.
 
@@ -253,6 +353,7 @@ class Codebook(Fitted):
         if path.exists() and not overwrite:
             raise ConfigError(f"{path}: exists already; choose another path, or overwrite=True")
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
+        tensors[_SEEN] = self.fingerprints
         about = {
             "format_version": FORMAT_VERSION,
             "hash": self.hash,
@@ -260,11 +361,11 @@ class Codebook(Fitted):
             "decisions": self.decisions,
             "versions": self.versions,
             "discovery": self.discovery,
-            "fingerprints": _sums({"": self.fingerprints}),
+            "tensors": _sums(tensors),
         }
         # A single text, because the order of several in the file would vary.
         header = {_ABOUT: _as_text({"about": about, "sha256": _sha256(about)})}
-        data = safetensors.torch.save({**tensors, _SEEN: self.fingerprints}, header)
+        data = safetensors.torch.save(tensors, header)
         with atomic_write(path) as file:
             file.write(data)
         return path
@@ -293,17 +394,16 @@ class Codebook(Fitted):
                 raise ValueError("its description has another hash")
             if about["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format {about['format_version']!r}; expected {FORMAT_VERSION}")
-            content, seen = about["content"], tensors.pop(_SEEN)
-            sums = _sums(tensors), _sums({"": seen})
-            if sums != (content["tensors"], about["fingerprints"]):
+            if _sums(tensors) != about["tensors"]:
                 raise ValueError("its tensors have other hashes")
+            content, seen = about["content"], tensors.pop(_SEEN)
             model = remake_model(content, tensors, path, path)
             model.vocabulary = check_vocabulary(content["vocabulary"], model.num_words)
             groups = as_groups(model, content["groups"])
             decisions, discovery = tuple(about["decisions"]), about["discovery"]
             model.requires_grad_(False)
             book = cls(model, content, decisions, about["versions"], discovery, seen, groups)
-            if book.hash != about["hash"]:
+            if book.hash != about["hash"] or sorted(_sums(tensors).values()) != content["tensors"]:
                 raise ValueError("its content has another hash")
         return book
 
@@ -360,11 +460,12 @@ def codebook(
     words = model.vocabulary
     content = {
         "kind": model.construction.name,
-        "config": json.loads(json.dumps(model.construction.to_json())),
+        "config": model.construction.to_json(),
         "vocabulary": None if words is None else list(words),
         "topic_names": list(model.topic_names) if model.has_topic_names else None,
         "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
-        "tensors": _sums(model.state_dict()),
+        # Without their names, which a later version may change.
+        "tensors": sorted(_sums(model.state_dict()).values()),
     }
     content = json.loads(_as_text(content))  # as a file holds it
     versions = {name: version(name) for name in ("torch_lntm", "torch", "numpy")}
@@ -392,14 +493,14 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(_as_text(value).encode()).hexdigest()
 
 
-def _sums(tensors: Mapping[str, Tensor]) -> list[str]:
-    """SHA-256 of each tensor, in the order of the hashes, since later versions may rename some."""
-    found = []
-    for tensor in tensors.values():
+def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """SHA-256 of each tensor by name."""
+    found = {}
+    for name, tensor in tensors.items():
         digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        found.append(digest.hexdigest())
-    return sorted(found)
+        found[name] = digest.hexdigest()
+    return found
 
 
 def _hashed(texts: Sequence[Any]) -> NDArray[np.uint64]:

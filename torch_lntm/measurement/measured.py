@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
@@ -49,14 +50,17 @@ class Measurement(Fitted):
         return self.draws
 
     @property
+    def means(self) -> NDArray[np.float64]:
+        """Posterior means of the documents' proportions, ``(num_docs, num_topics)``."""
+        means = np.empty((self.corpus.num_docs, self.model.num_topics))
+        for part in self.draws:
+            means[part.rows] = part.theta.double().mean(0).numpy()
+        return means
+
+    @property
     def topic_shares(self) -> Tensor:
-        """Posterior means of the topics' shares in the documents with words, ``(num_topics,)``."""
-        lengths = torch.from_numpy(self.corpus.lengths.copy())
-        total = sum(
-            theta.mean(0)[lengths[rows] > 0].sum(0)
-            for rows, theta in self._parts(self.model.num_topics)
-        )
-        return torch.as_tensor(total) / max(1, self.corpus.num_nonempty)
+        """Means of the topics' shares in the documents with words, ``(num_topics,)``."""
+        return torch.from_numpy(self.means[self.corpus.nonempty].mean(0))
 
     def settings(self) -> dict[str, Any]:
         """Facts about the measurement by name, for a report."""
@@ -102,11 +106,11 @@ class Measurement(Fitted):
         names = [*range(self.model.num_topics), *(self.groups.names if self.groups else ())]
         moments = torch.zeros(2, len(wholes), len(names), dtype=torch.float64)
         if by is None:
-            for rows, theta in self._parts(len(names)):
+            for rows, theta in self._parts():
                 moments[:, rows] = torch.stack([theta.mean(0), theta.var(0)])
         else:
             sums = torch.zeros(self.draws.num_draws, *moments.shape[1:], dtype=torch.float64)
-            for rows, theta in self._parts(len(names)):
+            for rows, theta in self._parts():
                 at = torch.from_numpy(codes)[rows]
                 sums.index_add_(1, at, weights[rows, None] * theta)
             moments = torch.stack([sums.mean(0), sums.var(0)])
@@ -124,11 +128,11 @@ class Measurement(Fitted):
             }
         )
 
-    def _parts(self, num_columns: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows and draws of topics, then of groups if there are more columns than topics."""
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows, and draws of topics, then of groups."""
         for part in self.draws:
             theta = part.theta.double()
-            if num_columns > theta.shape[-1] and self.groups is not None:
+            if self.groups is not None:
                 theta = torch.cat([theta, self.groups.sums(theta)], -1)
             yield torch.from_numpy(part.rows), theta
 

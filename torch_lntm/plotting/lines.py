@@ -203,7 +203,7 @@ def path_plot(
 ) -> Axes:
     """Plot the probabilities of words of a topic over time, with their bands.
 
-    The bands treat the topics of the tokens as known; see :meth:`DynamicTopics.log_paths`.
+    The bands are those of :meth:`DynamicTopics.log_paths`.
 
     Args:
         model: A model with moving words, ``models.stm(..., content="~ rw(year)")``.

@@ -337,8 +337,7 @@ def summarise_sources(model: TopicModel, *, num_topics: int = 4, top_n: int = 8)
 def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> pd.DataFrame:
     """The words that rose or fell from the first period to the last, if the model's words move.
 
-    The intervals are those of :meth:`DynamicTopics.log_changes`, which hold for each word by itself
-    and take the topics of the tokens as known.
+    Intervals are those of :meth:`DynamicTopics.log_changes`, which hold for each word by itself.
 
     Args:
         model: A model with moving words, ``models.stm(..., content="~ rw(year)")``.

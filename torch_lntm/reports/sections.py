@@ -195,7 +195,7 @@ def _words_over_time(page: PageData) -> list[Any]:
         "The figure shows the words of the topics with the largest drift, their probabilities on a "
         f"logarithmic scale with {page.level:.0%} bands. The table below it has the words whose "
         f"probability in {last}, divided by that in {first}, has an interval without 1. Each "
-        "interval holds for its word alone, and takes the topics of the tokens as known."
+        "interval holds for its word alone."
     )
     table = changes.drop(columns=["name", "drift"]).replace({"topic": names})
     return [intro, strip, note, _paths(page, changes), table]

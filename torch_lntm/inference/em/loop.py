@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.budget import release_memory
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
@@ -26,6 +26,7 @@ from torch_lntm.errors import (
     SavingWarning,
     warn,
 )
+from torch_lntm.guides import make_guide
 from torch_lntm.inference.em.checkpoint import (
     FitState,
     folder_of,
@@ -155,6 +156,18 @@ class ResumableFit(ABC, Generic[R]):
 
         for _ in range(rounds):
             topics.learn_(statistics.word_counts, **processes.total(processes.together(sums)))
+
+    def settle(self) -> None:
+        """Let the topics note at the end of a fit what all documents say of their errors."""
+
+        def documents() -> Iterator[tuple[DocumentBatch, Tensor]]:
+            guide = make_guide(None, self.model)
+            for batch in self.shard.local_batches(MAX_FILLED_DOCS):
+                yield batch, guide.posterior(batch).theta_mode()
+
+        sums = self.processes.together(lambda: self.model.topics.last_sums(documents()))
+        if sums:
+            self.model.topics.settle_(**self.processes.total(sums))
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -405,6 +418,7 @@ class Engine(ABC, Generic[R]):
         path = None if checkpoint is None else Path(checkpoint)
         with processes.working(self.model.device):
             stop_reason = run.run(path, checkpoint_seconds, callback)
+            run.settle()
             result = run.result(stop_reason)
             if corpus.part is not None:
                 rows = corpus.nonempty

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,10 @@ import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.kernels.mixture import probability_floor
+from torch_lntm.kernels.contraction import sum_over_docs
+from torch_lntm.kernels.mixture import probability_floor, word_probabilities
 from torch_lntm.models.levels import Level, Periods
 from torch_lntm.models.topics.dirichlet import LevelTopics, softmax_by_level
 from torch_lntm.models.topics.topics import FixedTopics
@@ -44,6 +45,13 @@ class DynamicTopics(LevelTopics):
     words of a topic stand still and only a few move, an M-step learns the variance s²_kv of every
     word by its evidence, together with the prior that all words share.
 
+    Errors know that the topics of the tokens are latent (*Louis 1982*). Let r be the topics' shares
+    of each token, and hold the normalisers. Known topics would give a word's logits in all topics
+    the information Σ c diag(r), and the covariance Σ c (diag(r) − r rᵀ) of the topics takes away
+    all but Σ c r rᵀ. If the logits of the other topics have one common error, one topic is left
+    with Σ c r² − (Σ c r (1 − r))² / Σ c (1 − r)². This is 0 if all tokens have equal shares, and
+    ``certainty`` is its ratio to Σ c r, pooled over the periods.
+
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
@@ -66,6 +74,8 @@ class DynamicTopics(LevelTopics):
         scale_weights: Weights of the scales in the prior of the words
             (:data:`~torch_lntm.solvers.walk_evidence.SCALES`).
         dispersion_weights: The same for the dispersions.
+        certainty: ``(num_words, num_topics)`` share of the tokens' information that is left because
+            their topics are unknown. Fits by EM learn it at their end; it is 1 before.
         tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step, which determine
             the width of bands.
 
@@ -83,6 +93,7 @@ class DynamicTopics(LevelTopics):
     content: Periods
     variances: Tensor
     dispersion: Tensor
+    certainty: Tensor
     tokens: Tensor
     repeats: Tensor
     length: Tensor
@@ -127,6 +138,7 @@ class DynamicTopics(LevelTopics):
             "variances": (num_words, num_topics),
             "tokens": (count, num_topics),
             "dispersion": (num_words, num_topics),
+            "certainty": (num_words, num_topics),
             "repeats": (num_words,),
             "length": (),
             "scale_weights": (len(self._scales),),
@@ -236,7 +248,7 @@ class DynamicTopics(LevelTopics):
         moves = self._moves(self.steps)
         for k in range(self.num_topics):
             words = moves[:, k].nonzero().squeeze(1)
-            _, dispersion, hessian = self._walk_variance(k, words)
+            _, dispersion, hessian = self._walk_variance(k, words, certainty=False)
             probs = self._logits_at(self.content.levels, k).softmax(1)[:, words]
             expected = self.tokens.double()[:, k, None] * probs
             for t in range(1, self.num_levels):
@@ -253,7 +265,7 @@ class DynamicTopics(LevelTopics):
     ) -> LogPaths:
         """Log probabilities of words over time, with their standard errors.
 
-        The errors cover the uncertainty of the paths given the tokens' topics, to which the random
+        The errors cover the uncertainty of the paths and of the tokens' topics, to which the random
         walk adds its variance between periods and beyond the last.
 
         Args:
@@ -344,6 +356,34 @@ class DynamicTopics(LevelTopics):
             self._learn(counts, walks)
         return walks
 
+    @torch.no_grad()
+    def last_sums(self, documents: Iterable[tuple[DocumentBatch, Tensor]]) -> dict[str, Tensor]:
+        """See :meth:`Topics.last_sums`: Σ c r and Σ c r² of every word and topic."""
+        probs = self.double_probs
+        totals = probs.new_zeros(2, self.num_words, self.num_topics)
+        for batch, theta in documents:
+            batch, theta = self.assign_levels(batch).to(dtype=torch.float64), theta.double()
+            mixed = word_probabilities(theta, probs, batch)
+            for power, total in enumerate(totals, 1):
+                own = sum_over_docs(batch.counts / mixed**power, theta**power, batch)
+                own *= probs.mT**power
+                total += own.unflatten(0, (-1, self.num_words)).sum(0)
+        return {"tokens": totals[0], "squares": totals[1]}
+
+    @torch.no_grad()
+    def settle_(self, tokens: Tensor, squares: Tensor) -> None:  # type: ignore[override]
+        """See :meth:`Topics.settle_`. Pseudo-tokens have known topics."""
+        pseudo = self._prior().smoothing + 1e-12
+        tokens, squares = tokens + pseudo, squares + pseudo
+        unsure = tokens - squares
+        others = (tokens.sum(1, keepdim=True) - tokens - unsure).clamp_min(1e-12)
+        self.certainty.copy_(((squares - unsure.square() / others) / tokens).clamp(1e-6, 1.0))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Older files lack it.
+        state_dict.setdefault(f"{prefix}certainty", torch.ones_like(self.certainty))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _learn(self, counts: Tensor, walks: Walks) -> None:
         """Learn variances and dispersions by their evidence."""
         repeats, length = self.repeats.double(), float(self.length)
@@ -407,6 +447,7 @@ class DynamicTopics(LevelTopics):
         self.tokens.zero_()
         self.variances.fill_(start**2)
         self.dispersion.fill_(1.0)
+        self.certainty.fill_(1.0)
         self.determined.zero_()
         scales, dispersions = (
             torch.tensor(x, dtype=torch.float64) for x in (self._scales, DISPERSIONS)
@@ -448,13 +489,21 @@ class DynamicTopics(LevelTopics):
         return torch.stack(rows)
 
     def _walk_variance(
-        self, topic: int, words: slice | Tensor
+        self, topic: int, words: slice | Tensor, certainty: bool = True
     ) -> tuple[Tensor, Tensor, WalkHessian]:
-        """Variances of the steps of words, their dispersions, and the Hessian of their paths."""
+        """Variances of the steps of words, their dispersions, and the Hessian of their paths.
+
+        Args:
+            topic: The topic's number.
+            words: Positions of the words.
+            certainty: Whether tokens count by their certainty, because their topics are unknown.
+        """
         variance = self.variances.double()[words, topic]
         dispersion = self.dispersion.double()[words, topic]
         probs = self._logits_at(self.content.levels, topic).softmax(1)[:, words]
         expected = self.tokens.double()[:, topic, None] * probs
+        if certainty:
+            expected = expected * self.certainty.double()[words, topic]
         precisions = 1 / (self.gaps.double()[:, None] * variance)
         return (
             dispersion * variance,

@@ -398,6 +398,21 @@ class Topics(nn.Module):
             **sums: The sums of :meth:`prior_sums`, over documents of all processes.
         """
 
+    def last_sums(self, documents: Iterable[tuple[DocumentBatch, Tensor]]) -> dict[str, Tensor]:
+        """Sums over all documents at the end of a fit, for :meth:`settle_`. None by default.
+
+        Args:
+            documents: Batches of documents and their proportions ``(num_docs, num_topics)``.
+        """
+        return {}
+
+    def settle_(self, **sums: Tensor) -> None:
+        """Note what the documents of a fit say of the topics' errors.
+
+        Args:
+            **sums: The sums of :meth:`last_sums`, over documents of all processes.
+        """
+
     def start_(self, word_counts: Tensor) -> None:
         """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all levels.
 
