@@ -80,6 +80,7 @@ def run(settings: Settings, cells: Cells) -> dict[str, Any]:
 
 def measured(settings: Settings, design: str, seed: int) -> dict[str, Any]:
     """Estimates and intervals of the slope and of x by each method, and CPU seconds."""
+    family: Any
     family, *numbers = design.split()
     num_topics, num_docs, length = map(int, numbers[:3])
     rng = np.random.default_rng([seed, num_topics, num_docs, length])
@@ -170,8 +171,10 @@ def tables(result: dict[str, Any]) -> str:
             bias, of_bias = 100 * (at[:, 0, 0].mean() / slope - 1), 100 * error / slope
             width = (at[:, 0, 2] - at[:, 0, 1]).mean() / slope
             lines.append(
-                [design, f"{len(cells)}", method, f"{bias:+.1f} ± {of_bias:.1f}"]
-                + [f"{width:.2f}", *shares, spent]
+                [
+                    *(design, f"{len(cells)}", method, f"{bias:+.1f} ± {of_bias:.1f}"),
+                    *(f"{width:.2f}", *shares, spent),
+                ]
             )
     header = ["design", "corpora", "method", "bias, %", "width", "covered, %", "x, %", "CPU s"]
     return table(header, lines)

@@ -104,7 +104,7 @@ def estimate(
 
     Example:
         >>> sales = lntm.outcomes.estimate(
-        ...     model, posts, "year ~ topics + party", num_draws=20, warmup_steps=5
+        ...     model, posts, "year ~ topics + party", num_draws=400, warmup_steps=100
         ... )
         >>> sales.frame()["term"].tolist()[-2:]
         ['topic 9', 'party[T.right]']
@@ -124,31 +124,24 @@ def estimate(
     corpus, found = model.encode(read(corpus)), as_groups(model, groups)
     data = _read(corpus, formula, family)
     options: dict[str, Any] = {"warmup_steps": warmup_steps, "topics": topics, "prior": prior}
-    size = model.num_topics + len(data.names)
-    coefficients = np.empty((num_chains, num_draws, size))
+    runs: list[Array] = []
     shares, acceptance = np.zeros(model.num_topics), 0.0
     with tqdm(total=num_chains * (warmup_steps + num_draws), disable=not progress) as bar:
-        for of_chain, row in enumerate(coefficients):
+        for number in range(num_chains):
             regression = FAMILIES[family](data.y, data.x, model.num_topics)
-            own = (
-                seed
-                if of_chain == 0
-                else int(np.random.SeedSequence([seed, of_chain]).generate_state(1)[0])
-            )
-            chain = OutcomeChain(model, corpus, regression, cut=draws == "cut", seed=own, **options)
-            for sweep in range(-warmup_steps, num_draws):
-                chain.sweep()
-                if sweep >= 0:
-                    row[sweep] = regression.in_units()
-                    shares += chain.theta.mean(0) / (num_chains * num_draws)
-                    acceptance += chain.acceptance / (num_chains * num_draws)
-                bar.update()
+            # Different chains of nearby seeds have different numbers too.
+            words = np.random.SeedSequence([seed, number]).generate_state(1)
+            options["seed"] = int(words[0]) if number else seed
+            chain = OutcomeChain(model, corpus, regression, cut=draws == "cut", **options)
+            run = _run(chain, warmup_steps, num_draws, bar)
+            runs.append(run[0])
+            shares, acceptance = shares + run[1] / num_chains, acceptance + run[2] / num_chains
     result = Outcomes(
         formula=formula,
         family=family,
         draws=draws,
         names=data.names,
-        coefficients=coefficients,
+        coefficients=np.stack(runs),
         shares=shares,
         groups=found,
         model=model,
@@ -156,6 +149,21 @@ def estimate(
     )
     _warn(result, acceptance)
     return result
+
+
+def _run(
+    chain: OutcomeChain, warmup_steps: int, num_draws: int, bar: Any
+) -> tuple[Array, Array, float]:
+    """Draws of a chain's coefficients, mean shares of the topics, and mean acceptance."""
+    drawn, shares, acceptance = [], np.zeros(chain.theta.shape[1]), 0.0
+    for sweep in range(warmup_steps + num_draws):
+        chain.sweep()
+        bar.update()
+        if sweep >= warmup_steps:
+            drawn.append(chain.family.in_units())
+            shares += chain.theta.mean(0) / num_draws
+            acceptance += chain.acceptance / num_draws
+    return np.array(drawn), shares, acceptance
 
 
 class _Data(NamedTuple):
@@ -218,8 +226,8 @@ def _read(corpus: Corpus, formula: str, family: str) -> _Data:
     }[family]
     if len(outcomes.names) != 1 or not allowed:
         raise ConfigError(
-            f"the outcome {left.strip()!r} has values such as {', '.join(map(repr, y[:3].tolist()))}"
-            f"; the family {family} expects {what}, in a column of numbers"
+            f"the outcome {left.strip()!r} has values such as {y[:3].tolist()}; the family "
+            f"{family} expects {what}, in a column of numbers"
         )
     return _Data(y, matrix[:, keep], tuple(fitted.names[j] for j in keep), tuple(fitted.kinds))
 

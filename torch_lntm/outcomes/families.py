@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-
 Array = NDArray[np.float64]
 #: Standard deviation of the coefficients' normal prior: in standard deviations of a normal outcome,
 #: and in log odds or log rates otherwise, per standard deviation of a column.
@@ -46,7 +45,7 @@ class Family(ABC):
         self.coefficients = np.zeros(num_topics + x.shape[1])
 
     def predictor(self, theta: Array) -> Array:
-        """m ``(num_docs,)`` at shares ``(num_docs, num_topics)``."""
+        """M ``(num_docs,)`` at shares ``(num_docs, num_topics)``."""
         k = self.num_topics
         return theta @ self.coefficients[:k] + self.x @ self.coefficients[k:]
 
@@ -148,7 +147,8 @@ class Generalised(Family):
                 if length < TOLERANCE:
                     break
             at, value = at + length * step, max(value, found)
-        return at, np.linalg.cholesky(hessian)
+        root = np.asarray(np.linalg.cholesky(hessian), np.float64)
+        return at, root
 
 
 class Binomial(Generalised):
