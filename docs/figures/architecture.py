@@ -47,6 +47,7 @@ ROOMS = {
         "reports": "tables and the report page",
         "plotting": "pictures",
         "effects": "regression of proportions",
+        "outcomes": "regression on topics",
         "measurement": "codebooks, human checks",
         "selection": "number of topics",
         "estimators": "scikit-learn",

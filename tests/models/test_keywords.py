@@ -25,7 +25,7 @@ from torch_lntm.models import (
     Periods,
     TopicModel,
 )
-from torch_lntm.models.topics.dirichlet import improved_concentration
+from torch_lntm.models.topics.dirichlet import drawn_concentration
 
 NUM_TOPICS, NUM_WORDS = 4, 24
 VOCABULARY = [f"w{v}" for v in range(NUM_WORDS)]
@@ -151,7 +151,7 @@ def test_excluded_words_leave_the_concentration_of_draws_alone() -> None:
     counts[:, -5:] = 0.0
     allowed = torch.tensor([NUM_WORDS - 5.0], dtype=torch.float64)
     found, expected = (
-        improved_concentration(0.1, n, torch.zeros_like(n), allowed)
+        drawn_concentration(0.1, n, torch.zeros_like(n), allowed, np.random.default_rng(0))
         for n in (counts, counts[:, :-5])
     )
     assert found == pytest.approx(expected, rel=1e-12)
