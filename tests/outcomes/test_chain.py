@@ -136,6 +136,29 @@ def test_a_sweep_leaves_the_posterior_unchanged(kind: str, prior: str, monkeypat
     assert (statistic < limit).all(), np.round(statistic, 1)
 
 
+def test_shares_given_an_outcome_follow_their_density(monkeypatch) -> None:
+    """Against quadrature over the difference of two logits, at known coefficients."""
+    rng, y = np.random.default_rng(7), np.full(len(X), 1.5)
+    counts = draw_words(np.full((len(X), 2), 0.5), rng)
+    chain = make_chain("normal", "normal", counts, y)
+    monkeypatch.setattr(chain.family, "draw_", lambda theta, rng: None)
+    place(chain, chain.theta, np.array([2.0, -2.0, 0.5]), 0.5, rng)
+    found = []
+    for _ in range(3000):
+        chain.sweep()
+        found.append(chain.theta[:, 0])
+    grid = np.linspace(-12.0, 12.0, 2001)
+    share = 1 / (1 + np.exp(-grid))
+    mean = 4.0 * share - 2.0 + 0.5 * X[:, None]
+    log_mass = -(grid**2) / 4 - (y[:, None] - mean) ** 2 / (2 * 0.5)
+    log_mass += counts @ np.log(np.outer(PHI[0], share) + np.outer(PHI[1], 1 - share))
+    mass = np.exp(log_mass - log_mass.max(1, keepdims=True))
+    expected = mass @ share / mass.sum(1)
+    drawn = np.array(found).reshape(50, 60, -1).mean(1)
+    error = drawn.std(0, ddof=1) / np.sqrt(50)
+    assert (np.abs(drawn.mean(0) - expected) < 4.5 * error).all()
+
+
 def make_posts(num_docs: int = 40) -> Corpus:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(12, rng.dirichlet(np.full(10, 0.3), num_docs))

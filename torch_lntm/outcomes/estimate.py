@@ -15,6 +15,7 @@ from torch_lntm.effects.design import Design
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.language import split_random, summands_of
+from torch_lntm.inference.chains.joint import CHAIN_SEEDS
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.kernels import fused
 from torch_lntm.models import TopicGroups, TopicModel
@@ -129,9 +130,7 @@ def estimate(
     with tqdm(total=num_chains * (warmup_steps + num_draws), disable=not progress) as bar:
         for number in range(num_chains):
             regression = FAMILIES[family](data.y, data.x, model.num_topics)
-            # Different chains of nearby seeds have different numbers too.
-            words = np.random.SeedSequence([seed, number]).generate_state(1)
-            options["seed"] = int(words[0]) if number else seed
+            options["seed"] = seed + CHAIN_SEEDS * number
             chain = OutcomeChain(model, corpus, regression, cut=draws == "cut", **options)
             run = _run(chain, warmup_steps, num_draws, bar)
             runs.append(run[0])
@@ -220,7 +219,7 @@ def _read(corpus: Corpus, formula: str, family: str) -> _Data:
     outcomes, values = Formula.fit(f"~ 0 + {left}", metadata)
     y = values[:, 0]
     allowed, what = {
-        "normal": (len(outcomes.names) == 1 and bool(y.std() > 0), "numbers that vary"),
+        "normal": (bool(y.std() > 0), "numbers that vary"),
         "binomial": (set(y) == {0.0, 1.0}, "both 0 and 1, and no other value"),
         "poisson": (bool((y >= 0).all() and (y == y.round()).all() and y.any()), "counts from 0"),
     }[family]

@@ -45,7 +45,7 @@ class Family(ABC):
         self.coefficients = np.zeros(num_topics + x.shape[1])
 
     def predictor(self, theta: Array) -> Array:
-        """M ``(num_docs,)`` at shares ``(num_docs, num_topics)``."""
+        """The linear predictor ``(num_docs,)`` at shares ``(num_docs, num_topics)``."""
         k = self.num_topics
         return theta @ self.coefficients[:k] + self.x @ self.coefficients[k:]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from pyro.ops.stats import split_gelman_rubin
 
 from torch_lntm import frames
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference.chains.samples import normal_scores
+from torch_lntm.inference.chains.samples import effective_sample_size, normal_scores
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.outcomes.families import Array
