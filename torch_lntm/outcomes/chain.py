@@ -20,9 +20,9 @@ class OutcomeChain(JointChain):
     """One Markov chain over documents, topics, prior, and a regression of an outcome on the shares.
 
     The density of a document is p(w | θ) p(θ | x) p(y | θ, x). A Hamiltonian transition for the
-    first two factors is reversible, so that it serves as a proposal: accepting its result with the
-    probability min(1, p(y | θ′, x) / p(y | θ, x)) leaves the density with all three factors
-    unchanged, whatever the prior and the distribution of the outcome.
+    first two factors is reversible, so that it serves as a proposal. Its result is accepted with
+    the probability min(1, p(y | θ′, x) / p(y | θ, x)), which leaves the density with all three
+    factors unchanged, whatever the prior and the distribution of the outcome.
 
     Args:
         model: A fitted model.
