@@ -114,6 +114,6 @@ def test_the_study_compares_conditions(
     found = vectors.gain(result, other, plain, "all")
     assert found is not None
     scores = [vectors.pooled(vectors.scores_of(result, x, "all")) for x in (other, plain)]
-    assert found[::2] == pytest.approx(paired_difference(*scores))
+    assert (found.gain, found.document_error) == pytest.approx(paired_difference(*scores))
     assert f"{found.gain:.3f} ± {found.error:.3f}" in study.table(result).replace("−", "-")
     assert (tmp_path / "out" / "figure.png").exists()

@@ -98,7 +98,10 @@ def features(penalties: Array, covariance: Array, rows: Array) -> Array:
 def test_random_terms_are_drawn_from_their_posterior() -> None:
     columns = {"x": X, "g": np.array(["a", "b", "c"])[LEVEL]}
     corpus = Corpus.from_matrix(np.ones((len(X), 2), np.int64), metadata=columns)
-    formula, settings = "~ x + (1 | g)", {"pseudo_documents": WEIGHT, "dtype": "float64"}
+    formula, settings = (
+        "~ x + (1 | g)",
+        {"pseudo_documents": WEIGHT, "pseudo_variance": 1.0, "dtype": "float64"},
+    )
     model = lntm.models.stm(DIM, corpus, formula, **settings)
     prior = model.prior
     assert isinstance(prior, MixedPrior)
