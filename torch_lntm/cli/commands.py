@@ -209,7 +209,7 @@ def evaluate(
         method = "ais" if run.sampled else "importance"
     test, train = corpus, None
     if documents.are_of_fit:
-        split = run.split(corpus)
+        split = run.split_documents(corpus)
         if split is None:
             say("warning: the model was fitted to these documents")
         else:
