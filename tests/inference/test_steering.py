@@ -138,9 +138,9 @@ def test_word_vectors_and_guides_and_runs_of_folders_are_refined(corpus, tmp_pat
         ({"split": {0: 70}}, "has tokens in .* documents; expected at least 140"),
         ({"absorb": [(3,)]}, "list of one topic"),
         ({"forbid": "garden"}, "expected a list of words"),
-        ({"forbid": ["gardden"]}, "the word 'gardden' is unknown"),
+        ({"forbid": ["gardden"]}, "no word 'gardden'; did you mean 'garden'"),
         ({"move": {"garden": 9}}, "move: topic 9"),
-        ({"move": {"garden": 1}, "forbid": ["garden"]}, "'garden' is unknown or given twice"),
+        ({"move": {"garden": 1}, "forbid": ["garden"]}, "'garden' is forbidden and moved"),
         ({"num_epochs": 0}, "num_epochs is 0"),
     ],
 )

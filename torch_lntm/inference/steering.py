@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -220,10 +221,13 @@ class _Decision:
         if (forbid or words) and model.vocabulary is None:
             raise ConfigError("the model has no vocabulary; set model.vocabulary to its words")
         columns = {word: v for v, word in enumerate(model.vocabulary or ())}
-        unknown = [word for word in (*forbid, *words) if word not in columns]
-        if unknown or set(forbid) & set(words):
-            word, why = [*unknown, *(set(forbid) & set(words))][0], "a word of the model, once"
-            raise ConfigError(f"the word {word!r} is unknown or given twice; expected {why}")
+        for word in (*forbid, *words):
+            if word not in columns:
+                close = get_close_matches(word, columns, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ConfigError(f"the vocabulary of the model has no word {word!r}{hint}")
+        if both := set(forbid) & set(words):
+            raise ConfigError(f"the word {min(both)!r} is forbidden and moved; choose one")
         if len(set(forbid)) == model.num_words:
             raise ConfigError("all words are forbidden; leave some")
         to = find_topics(names, list(dict.fromkeys(move.values())), "move") if move else []
