@@ -61,7 +61,7 @@ def use_style() -> tuple[str, ...]:
     return PALETTE
 
 
-def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
+def topic_labels(model: TopicModel, top_n: int = 3, *, numbered: bool = True) -> list[str]:
     """Short labels of the topics: the name, or the number and words that tell the topic.
 
     The words are frequent in the topic and rarer in others
@@ -71,6 +71,7 @@ def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
     Args:
         model: The model.
         top_n: Most words in the label of a topic without a name; 0 for the number alone.
+        numbered: Whether the number comes before the words.
 
     Returns:
         ``num_topics`` labels such as ``"3 fire sydney nsw"``.
@@ -83,8 +84,10 @@ def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
     if model.vocabulary is None:
         return list(names)
     words = name_words(model.topics.mean_probs, model.words_at, top_n)
+    first = 0 if numbered else 1
     return [
-        name if is_named(names, k) else " ".join([name, *words[k]]) for k, name in enumerate(names)
+        name if is_named(names, k) else " ".join([name, *words[k]][first:]) or name
+        for k, name in enumerate(names)
     ]
 
 
