@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.models import TopicModel
-from torch_lntm.models.names import is_named, name_words
+from torch_lntm.models.names import labels, name_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,15 +80,9 @@ def topic_labels(model: TopicModel, top_n: int = 3, *, numbered: bool = True) ->
         >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
         ('0', 10)
     """
-    names = model.topic_names
-    if model.vocabulary is None:
-        return list(names)
-    words = name_words(model.topics.mean_probs, model.words_at, top_n)
-    first = 0 if numbered else 1
-    return [
-        name if is_named(names, k) else " ".join([name, *words[k]][first:]) or name
-        for k, name in enumerate(names)
-    ]
+    number = 0 if model.vocabulary is None else top_n
+    words = name_words(model.topics.mean_probs, model.words_at, number)
+    return labels(model.topic_names, words, numbered)
 
 
 def shorten(text: str, letters: int) -> str:
