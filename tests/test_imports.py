@@ -33,7 +33,7 @@ FLOORS = [
     ["io"],
     ["plotting"],
     ["reports"],
-    ["estimators", "effects", "interop", "selection"],
+    ["estimators", "effects", "fitting", "interop", "selection"],
     ["outcomes"],
     ["measurement"],
 ]

@@ -49,6 +49,7 @@ ROOMS = {
         "effects": "regression of proportions",
         "outcomes": "regression on topics",
         "measurement": "codebooks, human checks",
+        "fitting": "documents to a run",
         "selection": "number of topics",
         "estimators": "scikit-learn",
         "interop": "other libraries",

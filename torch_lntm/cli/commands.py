@@ -371,6 +371,8 @@ def refine(
         top_n: Number of top words to print for each topic.
         overwrite: Replace an existing run.
     """
+    from torch_lntm.io.runs import corpus_facts
+
     lntm.io.check_target(Path(out), overwrite)
     run, corpus = documents.load()
     if not documents.are_of_fit:
@@ -392,15 +394,13 @@ def refine(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
         corpus = corpus if words is None else corpus.with_vocabulary(words)
-    about: dict[str, Any] = {"num_words": corpus.num_words, "num_tokens": corpus.num_tokens}
-    about |= {"fingerprint": corpus.fingerprint()}
     config = {"num_topics": refined.model.num_topics, "posterior": "hmc", "out": out}
     lntm.io.save_run(
         out,
         refined.model,
         refined,
         run.config | config,
-        metadata={"corpus": run.metadata["corpus"] | about},
+        metadata={"corpus": corpus_facts(corpus)},
         split=None if held_out is None else replace(held_out, corpus=corpus),
         overwrite=overwrite,
     )

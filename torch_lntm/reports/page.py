@@ -101,7 +101,7 @@ def report(
         >>> page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         True
     """
-    if path is None and isinstance(fit, Run):
+    if path is None and isinstance(fit, Run) and fit.path is not None:
         path, overwrite = fit.path / "report.html", True
     path = Path("report.html" if path is None else path)
     if path.is_dir():
