@@ -110,7 +110,12 @@ def measured(settings: Settings, name: str, num_topics: int, seed: int) -> dict[
             }
             for rule, (ranks, reached) in found.items()
         },
-        "names": {rule: [" ".join(name) for name in names[rule]] for rule in SHOWN},
+        # Of the first fit to a corpus only, since they are for looking at.
+        "names": {
+            rule: [" ".join(name) for name in names[rule]]
+            for rule in SHOWN
+            if (num_topics, seed) == (settings.num_topics[0], settings.seeds[0])
+        },
     }
 
 
