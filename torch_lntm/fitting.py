@@ -67,7 +67,7 @@ def fit(
         >>> run = lntm.fit(texts, 2, progress=False)
         >>> list(run.topics)
         ['topic', 'name', 'share', 'words']
-        >>> run.transform(["bread with salt"], progress=False).theta.shape
+        >>> run.transform(["bread, salt, butter"], progress=False).theta.shape
         torch.Size([1, 2])
     """
     require_whole(1, num_topics=num_topics)
