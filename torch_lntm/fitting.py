@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS, read_documents
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
 from torch_lntm.io.runs import Run, corpus_facts, facts_of
-from torch_lntm.recipes import FitComponents, Recipe, find_device, refuse_unknown
+from torch_lntm.recipes import FitComponents, Recipe, refuse_unknown
 
 __all__ = ["fit"]
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, did_you_mean
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.guides.table import MAX_EPOCHS
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -193,7 +192,7 @@ class Recipe:
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
         unknown = [name for name in explicit if name not in takes]
         if unknown and not takes_any:
-            hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
+            hint = did_you_mean(unknown[0], takes)
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
         shared: dict[str, Any] = {"num_words": num_words, "seed": seed}
         shared |= {} if vocabulary is None else {"vocabulary": vocabulary}
@@ -210,28 +209,6 @@ class Recipe:
         guide = make_guide_of(model, **for_guide)
         parts = (model,) if self.samples else (model, guide)
         return FitComponents(model, guide, make_engine(*parts, **for_engine | {"seed": seed}))
-
-
-def find_device(name: str) -> torch.device:
-    """Device of a name.
-
-    Args:
-        name: ``"auto"``, or torch's name of a device, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"``
-            is the CUDA device if the machine has one, and the CPU otherwise.
-
-    Raises:
-        ConfigError: The device is unknown or missing.
-    """
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device {name!r}; expected auto, cpu or cuda") from error
-    if device.type == "cuda" and not has_cuda:
-        raise ConfigError(f"device {name}: torch finds no CUDA device here; use auto or cpu")
-    return device
 
 
 def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
@@ -280,8 +257,7 @@ def refuse_unknown(options: Iterable[str]) -> None:
     for option in options:
         if not _owners(option):
             known = {n for make in _makers().values() for n in inspect.signature(make).parameters}
-            close = get_close_matches(option, [*known, *OF_FILES, *OF_WORDS], 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(option, [*known, *OF_FILES, *OF_WORDS])
             raise ConfigError(f"no model, posterior or engine takes {option}{hint}")
 
 

@@ -31,7 +31,6 @@ from torch_lntm.cli.documents import (
 from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.values import lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.options import MODELS
 
 if TYPE_CHECKING:
     from torch_lntm.models import TopicModel
@@ -268,6 +267,9 @@ def names(
         print_as: Output format.
     """
     run_folder = documents.run_folder
+    if documents.corpus and ask is None:
+        given = f"names has no use for {documents.corpus!r} without --ask"
+        raise ConfigError(f"{given}; to name topics, pass --set '7=politics; 9=trade'")
     if set is not None or clear:
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
@@ -574,7 +576,7 @@ def select(
     from torch_lntm.recipes import Recipe
 
     sizes = whole_numbers("num_topics", num_topics)
-    recipe = Recipe(model, posterior or ("auto" if model in MODELS else None))
+    recipe = Recipe.of(model, posterior, ())
     device = computation.start()
     corpus = documents.read()
     if corpus.preparation:

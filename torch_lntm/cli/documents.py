@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
+from torch_lntm.budget import find_device
 from torch_lntm.cli.command import given, known_options, say, takes
 from torch_lntm.cli.values import read_option
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -63,7 +64,7 @@ class Computation:
         if self.threads is not None:
             require_whole(1, threads=self.threads)
         set_threads(self.threads and min(self.threads, _MOST_THREADS))
-        return lntm.recipes.find_device(self.device)
+        return find_device(self.device)
 
 
 @dataclass(kw_only=True)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.budget import find_device
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
@@ -774,6 +775,7 @@ class Corpus:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
+        device = find_device(device)
         entries, positions = self._rows(rows), torch.tensor(rows)
         words, counts = np.asarray(entries.word_index), np.asarray(entries.counts)
         # torch.tensor copies, because the corpus's own memory is read-only.

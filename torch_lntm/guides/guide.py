@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError, knows_its_options
 from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
@@ -84,6 +84,7 @@ class Guide(ABC, Generic[P]):
         if "name" in vars(cls):
             GUIDES[cls.name] = cls
 
+    @knows_its_options
     def __init__(
         self, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
     ) -> None:

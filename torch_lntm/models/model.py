@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyro
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm import noise
+from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
@@ -546,6 +547,17 @@ class TopicModel(nn.Module):
         for name, is_finite in zip(parameters, flags, strict=True):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the model, as ``torch.nn.Module.to`` does.
+
+        Raises:
+            ConfigError: The device is missing.
+        """
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, (str, torch.device)):
+                find_device(value)
+        return super().to(*args, **kwargs)
 
     def encode(self, corpus: Corpus) -> Corpus:
         """Check a corpus and add the arrays for this model's batches.

@@ -27,7 +27,7 @@ from torch_lntm.corpus.readers.texts import (
     unreadable,
 )
 from torch_lntm.corpus.texts import count_words
-from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError
+from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError, did_you_mean
 from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
@@ -327,6 +327,9 @@ def _check_options(about: Format, options: Options, further: Iterable[str]) -> N
     has_fields = is_text and about.name not in WITHOUT_FIELDS
     fits = {"text_field": has_fields, "label_field": has_fields, "delimiter": about.name == "csv"}
     wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
+    for name in {*further}.difference(OF_WORDS):
+        if hint := did_you_mean(name, OF_FILES):
+            raise CorpusError(f"no option is called {name}{hint}")
     if refused := ", ".join([*wrong, *(() if is_text else further)]):
         raise CorpusError(
             f"{refused} cannot be used with {about.holds} of the format {about.name}; leave it out"
