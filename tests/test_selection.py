@@ -105,7 +105,7 @@ def test_stability_compares_with_a_fit_to_resampled_documents(corpus) -> None:
     assert len({*rows}) < 0.7 * len(train)
     models = []
     for documents in (train, train[rows]):
-        chosen = Recipe("ctm").for_corpus(documents, 3)
+        chosen = Recipe("ctm", "auto").for_corpus(documents, 3)
         options = {"num_topics": 3, "progress": False}
         model, _, engine = chosen.make(40, seed=2, options=options)
         engine.fit(documents)
