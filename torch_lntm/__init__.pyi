@@ -39,6 +39,7 @@ from .estimators import CorrelatedTopicModel as CorrelatedTopicModel
 from .estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
 from .estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
 from .estimators import StructuralTopicModel as StructuralTopicModel
+from .inference import refine as refine
 from .io import load_model as load_model
 from .io import load_run as load_run
 from .io import save_model as save_model
