@@ -114,16 +114,13 @@ class Measurement(Fitted):
                 sums.index_add_(1, at, weights[part.rows, None] * theta)
         if by is not None:
             moments = torch.stack([sums.mean(0), sums.var(0)])
-        found = zip(
-            ("share", "lower", "upper"), beta_interval(*moments.numpy(), level), strict=True
-        )
         columns = {
             by or "document": np.repeat(wholes, len(names)),
             "tokens": np.repeat(tokens.astype(np.int64), len(names)),
             "topic": names * len(wholes),
             "name": [*self.model.topic_names, *names[self.model.num_topics :]] * len(wholes),
         }
-        return pd.DataFrame(columns | {name: x.ravel() for name, x in found})
+        return pd.DataFrame(columns | beta_interval(*moments.flatten(1), level=level))
 
     def __repr__(self) -> str:
         seen = f", {self.num_seen} of them documents of discovery" if self.num_seen else ""
@@ -133,10 +130,11 @@ class Measurement(Fitted):
         )
 
 
-def beta_interval(mean: Any, variance: Any, level: float) -> tuple[Any, Any, Any]:
+def beta_interval(mean: Tensor, variance: Tensor, level: float) -> dict[str, NDArray[Any]]:
     """Means, and intervals of the beta distributions with given means and variances."""
-    mean = np.clip(mean, 0.0, 1.0)
-    spread = np.maximum(mean * (1 - mean), 1e-300)
-    size = np.maximum(spread / np.maximum(variance, 1e-16 * spread) - 1, 1e-3)
-    a, b = np.maximum(size * mean, 1e-12), np.maximum(size * (1 - mean), 1e-12)
-    return mean, *scipy.stats.beta.interval(level, a, b)
+    share = mean.numpy().clip(0.0, 1.0)
+    spread = np.maximum(share * (1 - share), 1e-300)
+    size = np.maximum(spread / np.maximum(variance.numpy(), 1e-16 * spread) - 1, 1e-3)
+    a, b = np.maximum(size * share, 1e-12), np.maximum(size * (1 - share), 1e-12)
+    lower, upper = scipy.stats.beta.interval(level, a, b)
+    return {"share": share, "lower": lower, "upper": upper}
