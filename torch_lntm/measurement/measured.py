@@ -120,7 +120,7 @@ class Measurement(Fitted):
             "topic": names * len(wholes),
             "name": [*self.model.topic_names, *names[self.model.num_topics :]] * len(wholes),
         }
-        return pd.DataFrame(columns | beta_interval(*moments.flatten(1), level=level))
+        return pd.DataFrame(columns | beta_interval(moments.flatten(1), level))
 
     def __repr__(self) -> str:
         seen = f", {self.num_seen} of them documents of discovery" if self.num_seen else ""
@@ -130,11 +130,12 @@ class Measurement(Fitted):
         )
 
 
-def beta_interval(mean: Tensor, variance: Tensor, level: float) -> dict[str, NDArray[Any]]:
-    """Means, and intervals of the beta distributions with given means and variances."""
-    share = mean.numpy().clip(0.0, 1.0)
+def beta_interval(moments: Tensor, level: float) -> dict[str, NDArray[Any]]:
+    """Means, and intervals of the beta distributions, by means and variances ``(2, n)``."""
+    mean, variance = moments.numpy()
+    share = mean.clip(0.0, 1.0)
     spread = np.maximum(share * (1 - share), 1e-300)
-    size = np.maximum(spread / np.maximum(variance.numpy(), 1e-16 * spread) - 1, 1e-3)
+    size = np.maximum(spread / np.maximum(variance, 1e-16 * spread) - 1, 1e-3)
     a, b = np.maximum(size * share, 1e-12), np.maximum(size * (1 - share), 1e-12)
     lower, upper = scipy.stats.beta.interval(level, a, b)
     return {"share": share, "lower": lower, "upper": upper}
