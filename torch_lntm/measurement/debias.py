@@ -54,11 +54,7 @@ def debias(
     fitted, design = make_design(corpus, formula, rows, clusters, None)
     if fitted.random:
         raise ConfigError(f"formula {formula!r}: random terms; give clusters= instead")
-    given = _shares(measured, table) if surrogate is None else surrogate
-    standing = _by_document(given, corpus, "surrogate")
-    if not (len(table.columns) == 1 == len(standing.columns) or [*standing] == [*table]):
-        raise ConfigError(f"surrogates {[*standing]}; expected columns {[*table]}, as the labels")
-    shares = standing.to_numpy()[rows]
+    shares = _surrogates(measured, table, surrogate)[rows]
     if not np.isfinite(shares).all():
         raise ConfigError("surrogate lacks a value in some documents; expected one in each")
     units = np.arange(len(rows)) if design.clusters is None else design.clusters.numpy()
@@ -138,13 +134,17 @@ def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFr
     return table.astype(np.float64).reindex(names)
 
 
-def _shares(measured: Measurement, labels: pd.DataFrame) -> pd.DataFrame:
-    """The model's shares of the topics or groups that labels are named by."""
+def _surrogates(measured: Measurement, labels: pd.DataFrame, given: Any) -> Array:
+    """Values ``(num_docs, num_labels)`` that stand for labels: given ones, or the model's shares."""
+    if given is not None:
+        table = _by_document(given, measured.corpus, "surrogate")
+        if not (len(labels.columns) == 1 == len(table.columns) or [*table] == [*labels]):
+            raise ConfigError(f"surrogates {[*table]}; expected columns {[*labels]}, as the labels")
+        return table.to_numpy()
     groups, means = measured.groups, measured.means
     members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
-    found = {
-        name: members.get(str(name)) or find_topics(measured.model.topic_names, [name], "labels")
+    topics = [
+        list(members.get(str(name)) or find_topics(measured.model.topic_names, [name], "labels"))
         for name in labels
-    }
-    columns = {name: means[:, list(topics)].sum(1) for name, topics in found.items()}
-    return pd.DataFrame(columns, measured.corpus.metadata.index)
+    ]
+    return np.stack([means[:, of].sum(1) for of in topics], 1)
