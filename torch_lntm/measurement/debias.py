@@ -135,7 +135,7 @@ def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFr
 
 
 def _surrogates(measured: Measurement, labels: pd.DataFrame, given: Any) -> Array:
-    """Values ``(num_docs, num_labels)`` that stand for labels: given ones, or the model's shares."""
+    """Values ``(num_docs, num_labels)`` in place of labels: given ones, or the model's shares."""
     if given is not None:
         table = _by_document(given, measured.corpus, "surrogate")
         if not (len(labels.columns) == 1 == len(table.columns) or [*table] == [*labels]):
