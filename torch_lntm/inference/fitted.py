@@ -95,7 +95,7 @@ class Fitted(ABC):
         Example:
             >>> result.transform(test).theta.shape == (len(test), 10)
             True
-            >>> result.transform(["police rescued whale"]).theta.shape
+            >>> result.transform(["police rescued people"]).theta.shape
             torch.Size([1, 10])
         """
         options = {"groups": self.groups, **options}
