@@ -452,7 +452,7 @@ def convert(
 
 
 @register_command("effects")
-@takes("effects:estimate", "link outcome standard_errors clusters weights num_draws")
+@takes("effects:estimate", "link outcome standard_errors clusters strata weights num_draws")
 def effects(
     documents: RunDocuments,
     *,
@@ -484,6 +484,7 @@ def effects(
         outcome: Outcome to regress instead, such as "economy / (economy + 7)", of topics and
             --groups.
         clusters: Column of clusters of dependent documents.
+        strata: Column of the strata from which clusters or documents were sampled.
         weights: Column of the documents' weights.
         source: Source of the draws. guide: The approximation that the run used, or the model's
             default guide after posterior hmc. chains: Chains of each document, which continue those
@@ -616,7 +617,10 @@ def stability(
 
 
 @register_command("report")
-@takes("reports.page:render_page", "title top_n num_docs max_docs num_draws")
+@takes(
+    "reports.page:render_page",
+    "title weights clusters strata top_n num_docs max_docs num_draws",
+)
 def report(
     documents: RunDocuments,
     *,
@@ -642,6 +646,9 @@ def report(
             column.
         groups: Groups of topics to show, such as "economy=3,7; war=1", or a file that ends in .json
             or .yaml with topics by group. With --effects, the effects are those of the groups.
+        weights: Column of the documents' weights, in shares, prevalence and --effects.
+        clusters: Column of clusters of dependent documents, likewise.
+        strata: Column of the strata from which clusters or documents were sampled, likewise.
         levels: Numbers of groups, separated by commas, such as 40,10. The page then shows a tree of
             the topics, and the groups of the smallest level unless you give --groups.
         stability: Number of new fits from other seeds, and as many to resampled documents, to show
@@ -665,7 +672,8 @@ def report(
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
     drawn = source_of(run, source, documents.random["seed"])
     if effects is not None:
-        about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
+        both = ("groups", "num_draws", "weights", "clusters", "strata")
+        about = {name: shown[name] for name in both} | documents.random
         if not isinstance(drawn, lntm.guides.Guide):  # the chains run once
             num_draws = options["num_draws"]
             drawn = lntm.inference.theta_draws(drawn, corpus, num_draws, **documents.random)

@@ -153,6 +153,8 @@ class Effects:
         groups: Groups of topics, if some were regressed or named in an outcome.
         measure: What is predicted: a proportion, or a value of an outcome.
         num_chains: Number of joint chains that made the draws in turn, or 0.
+        constant: Positions of responses that are constant, such as the sum over all topics. They
+            have no errors and no tests.
     """
 
     formula: Formula
@@ -167,6 +169,7 @@ class Effects:
     groups: TopicGroups | None = None
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
+    constant: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         notes = [*self.notes, *filter(None, [self.agreement])]
@@ -929,7 +932,9 @@ class Effects:
         is_effect: bool = True,
     ) -> pd.DataFrame:
         """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
-        frame = self._rows(what)
+        frame, constant = self._rows(what), list(self.constant)
+        numbers[1, constant] = 0.0
+        numbers[3:, constant] = numbers[0, constant]
         estimate, error, freedom, lower, upper = numbers.reshape(5, -1)
         frame = frame.assign(estimate=estimate, std_error=error)
         if is_effect:
