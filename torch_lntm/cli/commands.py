@@ -685,3 +685,9 @@ def report(
         shown["by"] = [column.strip() for column in by.split(",") if column.strip()]
     shown |= {"source": drawn, "texts": documents.texts(), **documents.random}
     say(f"wrote {lntm.report(run, corpus, out, overwrite=overwrite, **shown)}")
+
+
+@register_command("guide")
+def guide() -> None:
+    """Print a cheat sheet of the Python interface."""
+    show(lntm.guide(), end="")

@@ -31,6 +31,7 @@ from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
 from torch_lntm.inference.fitted import Fitted
+from torch_lntm.io.hub import BOOK, pull, push
 from torch_lntm.io.models import check_saveable, remake_model
 from torch_lntm.measurement.debias import debias
 from torch_lntm.measurement.intrusion import Intrusion, Kind, intrusion
@@ -344,6 +345,38 @@ class Codebook(Fitted):
         with atomic_write(path) as file:
             file.write(data)
         return path
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload the codebook's file to a repository of the Hugging Face Hub.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``.
+            **options: As for :meth:`TopicModel.push_to_hub`.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed.
+        """
+        return push(lambda folder: self.save(folder / BOOK), self.model.name, name, **options)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, **options: Any) -> Codebook:
+        """Load a codebook from a repository of the Hugging Face Hub, or from a copy of its folder.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``, or the path of the folder.
+            **options: As for :meth:`TopicModel.from_pretrained`. A ``revision`` fixes a version,
+                and :attr:`hash` tells whether it is the registered one.
+
+        Returns:
+            The codebook, on the CPU.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or as for :meth:`load`.
+        """
+        return Codebook.load(pull(name, **options) / BOOK)
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:

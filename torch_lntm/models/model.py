@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -266,6 +267,54 @@ class TopicModel(nn.Module):
             old = self.construction
             model.construction = old._replace(settings=old.settings | settings)
         return model
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload the model to a repository of the Hugging Face Hub, which is made if it is missing.
+
+        It gets the files of :func:`~torch_lntm.io.save_model`, with the card as its page. The
+        vocabulary is among them, so look at the words before you publish them.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``.
+            **options: Options of ``huggingface_hub.ModelHubMixin.push_to_hub``, such as
+                ``private=True``, ``token``, ``branch`` and ``commit_message``.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or the model cannot be saved.
+        """
+        from torch_lntm.io.hub import push_model
+
+        return push_model(self, name, **options)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, **options: Any) -> TopicModel:
+        """Load a model from a repository of the Hugging Face Hub, or from a folder.
+
+        Only tensors, JSON and words are downloaded, and no code is executed. If the model's
+        constructor is of a plug-in, import the plug-in first.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``, or the path of a folder.
+            **options: Options of ``huggingface_hub.ModelHubMixin.from_pretrained``, such as
+                ``revision``, ``token`` and ``local_files_only=True``.
+
+        Returns:
+            The model, on the CPU.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or the files are damaged or missing.
+
+        Example:
+            >>> folder = lntm.save_model(model, "model")
+            >>> lntm.models.TopicModel.from_pretrained(folder).num_topics
+            10
+        """
+        from torch_lntm.io.hub import pull_model
+
+        return pull_model(name, **options)
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
