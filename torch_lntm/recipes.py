@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_one
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.guides.table import MAX_EPOCHS
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -83,9 +83,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
-        names = [*GUIDES, *SAMPLERS, AUTO]
-        if self.posterior is not None and self.posterior not in names:
-            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(names)}")
+        require_one([None, *GUIDES, *SAMPLERS, AUTO], posterior=self.posterior)
 
     @property
     def samples(self) -> bool:
