@@ -63,7 +63,7 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
     ("names", "options", "message"),
     [
         (("lsa",), {}, "model 'lsa'; expected one of ctm"),
-        (("ctm", "em"), {}, "posterior 'em'; expected one of .*hmc"),
+        (("ctm", "em"), {}, "posterior is 'em'; expected one of .*hmc"),
         (("ctm",), {"num_sources": 2}, "num_sources is an option of iftm; leave it out with ctm"),
         (("ctm",), {"max_epochs": 2}, "max_epochs is an option of posterior hmc; leave it out"),
         (("ctm", "hmc"), {"restarts": 2}, "restarts is an option of variational EM; leave it"),

@@ -279,6 +279,18 @@ def require_whole(least: int, **settings: Any) -> None:
     require(least, **settings)
 
 
+def require_one(known: Iterable[Any], **settings: Any) -> None:
+    """Check that settings are among known values, of which None is not named.
+
+    Raises:
+        ConfigError: A value is unknown. The message names the setting.
+    """
+    for name, value in settings.items():
+        if value not in (values := [*known]):
+            names = ", ".join(map(str, filter(None, values)))
+            raise ConfigError(f"{name} is {value!r:.80}; expected one of {names}")
+
+
 def require_level(level: float) -> None:
     """Check the probability of an interval.
 

@@ -16,7 +16,7 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS
-from torch_lntm.errors import ConfigError, did_you_mean
+from torch_lntm.errors import ConfigError, did_you_mean, require_one
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.guides.table import MAX_EPOCHS
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -85,9 +85,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
-        names = [*GUIDES, *SAMPLERS, AUTO]
-        if self.posterior is not None and self.posterior not in names:
-            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(names)}")
+        require_one([None, *GUIDES, *SAMPLERS, AUTO], posterior=self.posterior)
 
     @classmethod
     def of(cls, model: str, posterior: str | None, options: Iterable[str]) -> Recipe:

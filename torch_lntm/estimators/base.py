@@ -23,7 +23,7 @@ from torch import Tensor
 from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.errors import ConfigError, bind, require_whole
+from torch_lntm.errors import ConfigError, bind, require_one, require_whole
 from torch_lntm.evaluation import (
     CompletionResult,
     LikelihoodEstimate,
@@ -388,9 +388,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         corpus = self._corpus(X, "score", **metadata)
         if self.score_method == "completion":
             return document_completion(self.model_, corpus, progress=bool(self.verbose))
-        if self.score_method not in get_args(ScoreMethod):
-            methods = ", ".join(get_args(ScoreMethod))
-            raise ConfigError(f"score_method is {self.score_method!r}; expected one of {methods}")
+        require_one(get_args(ScoreMethod), score_method=self.score_method)
         return log_likelihood(self.model_, corpus, self.score_method)
 
     # -- topics ----------------------------------------------------------------------------------

@@ -463,12 +463,11 @@ def codebook(
     check_saveable(model)
     assert model.construction is not None
     found = as_groups(model, groups)
-    words = model.vocabulary
     content = {
         "kind": model.construction.name,
         "config": model.construction.to_json(),
-        "vocabulary": None if words is None else list(words),
-        "topic_names": list(model.topic_names) if model.has_topic_names else None,
+        "vocabulary": model.vocabulary,
+        "topic_names": model.topic_names if model.has_topic_names else None,
         "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
         # Without their names, which a later version may change.
         "tensors": sorted(_sums(model.state_dict()).values()),
