@@ -215,8 +215,8 @@ class Effects:
 
         Returns:
             A row for each topic by its name, and a column for each column of the design, with texts
-            such as ``"0.0527 (0.0026)"``: an effect, and its standard error in parentheses, of
-            which a typical one in the column has two significant digits.
+            such as ``"0.0527 (0.0026)"``: an effect, and its standard error in parentheses. A
+            typical standard error of a column has two significant digits.
 
         Example:
             >>> effects = lntm.effects.estimate(model, guide, posts, "~ party", progress=False)
