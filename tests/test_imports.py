@@ -50,6 +50,8 @@ DOORS = {
     ("torch_lntm.inference.fitted", "torch_lntm.reports.report"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.estimate"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.Effects"),
+    ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.refine"),
+    ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.RefinedResult"),
 }
 WITHOUT_PYRO = {"kernels", "latents", "posteriors", "solvers", "noise"}
 

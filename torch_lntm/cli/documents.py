@@ -212,7 +212,7 @@ class RunDocuments(Documents):
 
     def training(self, run: Run, corpus: Corpus) -> Corpus:
         """The loaded documents; those of the fit come without the held-out ones."""
-        split = run.split(corpus) if self.are_of_fit else None
+        split = run.split_documents(corpus) if self.are_of_fit else None
         return corpus if split is None else split.train
 
     def _read_for(self, run: Run) -> Corpus:

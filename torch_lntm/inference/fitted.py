@@ -19,6 +19,7 @@ from torch_lntm.models.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from torch_lntm.effects import Effects
+    from torch_lntm.inference.steering import RefinedResult
 
 
 class Fitted(ABC):
@@ -136,6 +137,33 @@ class Fitted(ABC):
 
         options = {"groups": self.groups, **options}
         return report(self, self.check_corpus(corpus), path, **options)
+
+    def split(self, topic: int | str, into: int = 2, **options: Any) -> RefinedResult:
+        """Split a topic into parts, and go on; see :func:`~torch_lntm.inference.refine`.
+
+        Args:
+            topic: The topic, by number or name.
+            into: Number of parts.
+            **options: Options of :func:`~torch_lntm.inference.refine`.
+        """
+        return self._refine(split={topic: into}, **options)
+
+    def absorb(self, topic: int | str, *others: int | str, **options: Any) -> RefinedResult:
+        """Let a topic absorb others, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(absorb=[(topic, *others)], **options)
+
+    def forbid(self, *words: str, **options: Any) -> RefinedResult:
+        """Leave words out, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(forbid=words, **options)
+
+    def move(self, *words: str, to: int | str, **options: Any) -> RefinedResult:
+        """Move words to a topic, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(move=dict.fromkeys(words, to), **options)
+
+    def _refine(self, **changes: Any) -> RefinedResult:
+        from torch_lntm.inference.steering import refine
+
+        return refine(self, **changes)
 
     def check_corpus(self, corpus: Corpus | None = None) -> Corpus:
         """The documents that a caller gives, or those of the fit.

@@ -21,6 +21,7 @@ from torch_lntm.files.reading import read_consistent, read_errors, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.inference.fitted import Fitted
+from torch_lntm.inference.steering import RefinedResult
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
 from torch_lntm.io.chains import read_chains, write_chains
 from torch_lntm.io.models import (
@@ -112,11 +113,16 @@ class Run(Fitted):
         """Shares of the topics in the documents of the fit, ``(num_topics,)``."""
         return self.metadata.get("topic_shares")
 
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What was changed by :func:`~torch_lntm.inference.refine` since the first fit."""
+        return list(self.metadata.get("decisions", ()))
+
     def settings(self) -> dict[str, Any]:
         """Settings and results of the fit by name, for a report."""
         return settings_of(self.config, self.metadata)
 
-    def split(self, corpus: Corpus) -> Split[Corpus] | None:
+    def split_documents(self, corpus: Corpus) -> Split[Corpus] | None:
         """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
 
         Args:
@@ -211,6 +217,7 @@ def save_run(
         "topic_shares": None if shares is None else shares.tolist(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **versions},
+        **({"decisions": result.decisions} if isinstance(result, RefinedResult) else {}),
         **(metadata or {}),
     }
     history = "".join(json.dumps(record) + "\n" for record in result.history)

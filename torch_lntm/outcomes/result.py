@@ -10,7 +10,7 @@ import torch
 from pyro.ops.stats import split_gelman_rubin
 
 from torch_lntm import frames
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size, normal_scores
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -62,16 +62,15 @@ class Outcomes:
             per: Rise of a topic's share, such as 0.1 for ten percentage points.
 
         Returns:
-            A row for each topic, group and column: ``term``, ``name`` (the topic's name or its
-            first words, if there are any), ``estimate`` (the posterior mean), ``std_error``,
+            A row for each topic, group and column: ``term``, ``name`` (the topic's name or
+            words that tell it, if there are any), ``estimate`` (the posterior mean), ``std_error``,
             ``lower`` and ``upper``, and the diagnostics of the chains: ``ess``, the effective
             number of draws, and ``rhat``, which is 1 where chains agree.
 
         Raises:
             ConfigError: The level is not between 0 and 1, or there is no such reference.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
         terms, labels, rows = self._contrasts(reference)
         draws = np.concatenate(
             [self.coefficients[..., : len(self.shares)] @ (per * rows.T), self._of_columns], -1
@@ -103,10 +102,8 @@ class Outcomes:
         Topics or groups that equal the reference are left out.
         """
         size = len(self.shares)
-        labels = [
-            label.removeprefix(f"{k}").strip()
-            for k, label in enumerate(topic_labels(self.model, 3))
-        ]
+        every = topic_labels(self.model, numbered=False)
+        labels = ["" if label == str(k) else label for k, label in enumerate(every)]
         parts = [(f"topic {k}", labels[k], [k]) for k in range(size)]
         if self.groups is not None:
             members = zip(self.groups.names, self.groups.members, strict=True)
