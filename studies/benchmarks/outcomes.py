@@ -14,10 +14,10 @@ topics are those of the model (`known`), or fitted to the words they see (`found
 the topic whose share varies most.
 
 The design `BTR` repeats the synthetic data of Ahrens et al. (2021), as the script
-`BTR_synthetic.jl` of their package makes them: bars of words as topics, documents of four parts,
-and an outcome of −1, 0 and 1 times the shares of topics among the words, of 2 times a standardised
-count of the first word, and of noise of variance 0.05. The slope is the difference of 2 between the
-third topic and the first one, and x is the count.
+`BTR_synthetic.jl` of their package makes them. Topics are bars of three words each, documents have
+four parts, and x is a standardised count of the first word. The outcome is −1, 0 and 1 times the
+shares of the three topics among the words, plus 2 x, plus noise of variance 0.05. The slope is the
+difference of 2 between the third topic and the first one.
 
 The methods:
 
