@@ -179,7 +179,10 @@ def _open(
         raise ConfigError(
             f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
-    chosen = {key: list(dict.fromkeys([*found.get(key, ()), *settings[key]])) for key in selects}
+    chosen = {}
+    for key in selects:
+        new, old = settings[key], found.get(key, [])
+        chosen[key] = list(dict.fromkeys([*old, *new])) if isinstance(new, list) else new
     return {**record, "settings": found | chosen}
 
 

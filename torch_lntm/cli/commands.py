@@ -540,6 +540,49 @@ def _own_formula(model: Any) -> str:
     return str(covariates.formula.text)
 
 
+@register_command("outcomes")
+@takes("outcomes:estimate", "family draws num_chains num_draws warmup_steps topics prior")
+def outcomes(
+    documents: RunDocuments,
+    *,
+    formula: str,
+    groups: dict[str, Any] | str | None = None,
+    level: float = 0.95,
+    reference: str | None = None,
+    per: float = 1.0,
+    print_as: Literal["text", "json", "csv"] = "text",
+    figure: str | None = None,
+    **options: Any,
+) -> None:
+    """Print how an outcome of the documents depends on their topics.
+
+    CORPUS defaults to the corpus of the fit, including the held-out documents.
+
+    Args:
+        formula: Outcome and columns, such as "log(sales) ~ topics + employees". The word topics
+            stands for the shares of all topics.
+        groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
+            .yaml with topics by group.
+        level: Probability of the intervals.
+        reference: Topic, by number or name, or group to compare with. By default, each topic is
+            compared with all others together.
+        per: Rise of a topic's share, such as 0.1 for ten percentage points.
+        print_as: Output format.
+        figure: File for a figure of the effects, such as effects.png.
+    """
+    run, corpus = documents.load()
+    options |= {"groups": lists_option("groups", groups), **documents.random}
+    found = lntm.outcomes.estimate(run, corpus, formula, **options)
+    asked: Any = {"level": level, "reference": reference, "per": per}
+    if figure is not None:
+        save_figure(found.plot(**asked).figure, figure)
+    if print_as == "text":
+        show(found.format(**asked))
+        return
+    say(repr(found))
+    show(lntm.frames.render(found.frame(**asked), print_as))
+
+
 @register_command("select")
 @takes("selection:select", "num_seeds test_fraction top_n likelihood")
 def select(

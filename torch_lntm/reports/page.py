@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
@@ -28,6 +29,7 @@ from torch_lntm.models import TopicGroups
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
 from torch_lntm.reports import pictures
 from torch_lntm.reports.labels import best_words, summarise_groups
+from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -134,6 +136,7 @@ def render_page(
     stability: pd.DataFrame | None = None,
     texts: Iterable[str] | None = None,
     effects: Any = None,
+    outcomes: Any = None,
     scores: pd.DataFrame | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
@@ -167,6 +170,8 @@ def render_page(
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
             proportions by column.
+        outcomes: The result of ``lntm.outcomes.estimate``, to show how the outcome changes with the
+            topics.
         scores: Scores to show; see :func:`score_table`.
         settings: Settings to list, by name.
         title: The page's title. Defaults to a title with the name of the corpus.
@@ -196,6 +201,9 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
+    if outcomes is not None:
+        own = {"Outcome": functools.partial(outcome_section, outcomes)}
+        sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
     corpus, sample, draws = _sampled(everything, source, max_docs, seed, num_draws, progress)
