@@ -104,8 +104,16 @@ def _offer_studies(app, docname, source):  # type: ignore[no-untyped-def]
     )
 
 
+def _write_llms(app, exception):  # type: ignore[no-untyped-def]
+    """Put llms.txt on the site, with links to the site's pages."""
+    text = (HERE / "llms.txt").read_text(encoding="utf-8").replace("(../notebooks/", "(notebooks/")
+    text = re.sub(r"\.(md|ipynb)\)$", ".html)", text, flags=re.MULTILINE)
+    Path(app.outdir, "llms.txt").write_text(text, encoding="utf-8")
+
+
 def setup(app) -> None:  # type: ignore[no-untyped-def]
     """Connect the functions above, before napoleon reads the docstrings."""
     app.connect("source-read", _offer_studies)
     app.connect("autodoc-skip-member", _skip_generated)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)
+    app.connect("build-finished", _write_llms)

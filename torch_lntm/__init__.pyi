@@ -23,6 +23,7 @@ from . import recipes as recipes
 from . import reports as reports
 from . import selection as selection
 from . import testing as testing
+from .cli import guide as guide
 from .corpus import Corpus as Corpus
 from .corpus import example_corpus as example_corpus
 from .corpus import lee_corpus as lee_corpus

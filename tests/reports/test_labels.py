@@ -33,8 +33,10 @@ def test_names_are_frequent_words_that_tell_topics() -> None:
     # By hand: of topic 0, √0.4 log(0.4/0.225) = 0.364 for "tax", 0.150 for "rare", 0 for "the".
     assert topic_labels(model) == ["0 tax rare the", "1 war"]
     assert topic_labels(model, 2) == ["0 tax rare", "1 war the"]
-    model.topic_names = {0: "budget"}
-    assert topic_labels(model, 1) == ["budget", "1 war"]
+    model.topic_names = {0: "0 budget"}
+    assert topic_labels(model, 1) == ["0 budget", "1 war"]
+    assert topic_labels(model, 1, numbered=False) == ["0 budget", "war"]
+    assert topic_labels(model, 0, numbered=False) == ["0 budget", "1"]
 
 
 def test_no_word_is_in_two_names() -> None:

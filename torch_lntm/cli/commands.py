@@ -6,6 +6,7 @@ import functools
 import math
 import shlex
 import subprocess
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -340,6 +341,84 @@ def tree(
         say(f"wrote {len(merged.groups())} groups to {out}")
     if figure is not None:
         save_figure(lntm.plotting.tree_plot(merged).figure, figure)
+
+
+@register_command("refine")
+@takes("inference:refine", "num_epochs")
+def refine(
+    documents: RunDocuments,
+    *,
+    out: str,
+    split: dict[str, Any] | str | None = None,
+    absorb: str | None = None,
+    forbid: str | None = None,
+    move: dict[str, Any] | str | None = None,
+    top_n: int = 10,
+    overwrite: bool = False,
+    **options: Any,
+) -> None:
+    """Split and join topics of a run, move and forbid words, and write the refined run.
+
+    Other topics keep their words and chains. The old run stays, so that every decision can be taken
+    back, and the new one has the list of all decisions in its metadata.json.
+
+    Args:
+        out: Folder of the refined run.
+        split: Numbers of parts by topic, such as "7=3; economy=2".
+        absorb: Topics to join, such as "3,9; 4,1,2". The first of each list absorbs the others.
+        forbid: Words to leave out, separated by commas.
+        move: Topics by word, such as "tariff=trade; quota=trade". Each word becomes a keyword.
+        top_n: Number of top words to print for each topic.
+        overwrite: Replace an existing run.
+    """
+    lntm.io.check_target(Path(out), overwrite)
+    run, corpus = documents.load()
+    if not documents.are_of_fit:
+        raise ConfigError(f"refine needs the documents of the fit; {corpus!r} has others")
+    parts = {
+        topic: _whole(number) for topic, number in mapping_option("split", split or {}).items()
+    }
+    refined = lntm.refine(
+        run,
+        documents.training(run, corpus),
+        split=parts,
+        absorb=[_items(topics) for topics in (absorb or "").split(";") if topics.strip()],
+        forbid=_items(forbid or ""),
+        move=mapping_option("move", move or {}),
+        **options,
+        **documents.random,
+    )
+    held_out, words = run.split_documents(corpus), refined.model.vocabulary
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
+        corpus = corpus if words is None else corpus.with_vocabulary(words)
+    about: dict[str, Any] = {"num_words": corpus.num_words, "num_tokens": corpus.num_tokens}
+    about |= {"fingerprint": corpus.fingerprint()}
+    config = {"num_topics": refined.model.num_topics, "posterior": "hmc", "out": out}
+    lntm.io.save_run(
+        out,
+        refined.model,
+        refined,
+        run.config | config,
+        metadata={"corpus": run.metadata["corpus"] | about},
+        split=None if held_out is None else replace(held_out, corpus=corpus),
+        overwrite=overwrite,
+    )
+    show(refined.topic_table(top_n=top_n))
+    show(f"\nThe refined run is in {out}")
+
+
+def _items(text: str) -> list[str]:
+    """Items of an option, separated by commas."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _whole(number: Any) -> int:
+    """The number of parts of a topic."""
+    try:
+        return int(number)
+    except ValueError:
+        raise ConfigError(f"split: {number!r}; expected numbers of parts, as in 7=3") from None
 
 
 @register_command("convert")

@@ -248,9 +248,9 @@ class Corpus:
         """Makes a corpus from a data frame: one column holds the texts, the others become metadata.
 
         Args:
-            frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
-                dicts. The documents are named by the index of a pandas frame, unless that is just
-                0, 1, …, or else by a column ``id``.
+            frame: A data frame of pandas, Polars or Arrow, or a ``Dataset`` of Hugging Face, with a
+                document in each row, or a list of dicts. The documents are named by the index of a
+                pandas frame, unless that is just 0, 1, …, or else by a column ``id``.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 

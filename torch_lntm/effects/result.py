@@ -173,12 +173,9 @@ class Effects:
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *notes])
 
     def _names(self) -> list[str]:
-        """Names of the responses: those of topics, or their first words, and those of groups."""
-        labels = topic_labels(self.model, 3)
-        return [
-            labels[topic].removeprefix(f"{topic} ") if isinstance(topic, int) else topic
-            for topic in self.topics
-        ]
+        """Names of the responses: those of topics, or words that tell them, and those of groups."""
+        labels = topic_labels(self.model, numbered=False)
+        return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
 
     # -- effects of terms ------------------------------------------------------------------------
 

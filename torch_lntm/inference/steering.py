@@ -118,7 +118,7 @@ def refine(
     fit: Fitted,
     corpus: Corpus | None = None,
     *,
-    split: Mapping[int | str, int] | None = None,
+    split: Mapping[int, int] | Mapping[str, int] | None = None,
     absorb: Iterable[Sequence[int | str]] = (),
     forbid: Iterable[str] = (),
     move: Mapping[str, int | str] | None = None,

@@ -18,7 +18,7 @@ from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.models.names import check_topic_names, is_named
+from torch_lntm.models.names import check_topic_names, is_named, labels, name_words
 from torch_lntm.models.parts import Method
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
@@ -527,7 +527,10 @@ class TopicModel(nn.Module):
                 )
             )
         rows.sort(key=lambda row: -(row.share or 0.0))
-        return TopicTable(rows, self.topic_names)
+        words = name_words(
+            self.topics.mean_probs, self.words_at, 0 if self.vocabulary is None else 1
+        )
+        return TopicTable(rows, labels(self.topic_names, words))
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.

@@ -182,6 +182,23 @@ def name_words(
     return [tuple(name) for name in names]
 
 
+def labels(
+    names: Sequence[str], words: Sequence[Sequence[str]], numbered: bool = True
+) -> list[str]:
+    """The names of topics, and numbers with words for topics without one.
+
+    Args:
+        names: The names of all topics, ``model.topic_names``.
+        words: Words of each topic.
+        numbered: Whether the number comes before the words.
+    """
+    first = 0 if numbered else 1
+    return [
+        name if is_named(names, k) else " ".join([name, *words[k]][first:]) or name
+        for k, name in enumerate(names)
+    ]
+
+
 def distinct_words(words: Iterable[str], number: int) -> list[str]:
     """The first words of a ranking without inflections of earlier words.
 

@@ -62,8 +62,8 @@ class Outcomes:
             per: Rise of a topic's share, such as 0.1 for ten percentage points.
 
         Returns:
-            A row for each topic, group and column: ``term``, ``name`` (the topic's name or its
-            first words, if there are any), ``estimate`` (the posterior mean), ``std_error``,
+            A row for each topic, group and column: ``term``, ``name`` (the topic's name or
+            words that tell it, if there are any), ``estimate`` (the posterior mean), ``std_error``,
             ``lower`` and ``upper``, and the diagnostics of the chains: ``ess``, the effective
             number of draws, and ``rhat``, which is 1 where chains agree.
 
@@ -103,10 +103,8 @@ class Outcomes:
         Topics or groups that equal the reference are left out.
         """
         size = len(self.shares)
-        labels = [
-            label.removeprefix(f"{k}").strip()
-            for k, label in enumerate(topic_labels(self.model, 3))
-        ]
+        every = topic_labels(self.model, numbered=False)
+        labels = ["" if label == str(k) else label for k, label in enumerate(every)]
         parts = [(f"topic {k}", labels[k], [k]) for k in range(size)]
         if self.groups is not None:
             members = zip(self.groups.names, self.groups.members, strict=True)

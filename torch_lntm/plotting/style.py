@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.models import TopicModel
-from torch_lntm.models.names import is_named, name_words
+from torch_lntm.models.names import labels, name_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def use_style() -> tuple[str, ...]:
     return PALETTE
 
 
-def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
+def topic_labels(model: TopicModel, top_n: int = 3, *, numbered: bool = True) -> list[str]:
     """Short labels of the topics: the name, or the number and words that tell the topic.
 
     The words are frequent in the topic and rarer in others
@@ -71,6 +71,7 @@ def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
     Args:
         model: The model.
         top_n: Most words in the label of a topic without a name; 0 for the number alone.
+        numbered: Whether the number comes before the words.
 
     Returns:
         ``num_topics`` labels such as ``"3 fire sydney nsw"``.
@@ -79,13 +80,9 @@ def topic_labels(model: TopicModel, top_n: int = 3) -> list[str]:
         >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
         ('0', 10)
     """
-    names = model.topic_names
-    if model.vocabulary is None:
-        return list(names)
-    words = name_words(model.topics.mean_probs, model.words_at, top_n)
-    return [
-        name if is_named(names, k) else " ".join([name, *words[k]]) for k, name in enumerate(names)
-    ]
+    number = 0 if model.vocabulary is None else top_n
+    words = name_words(model.topics.mean_probs, model.words_at, number)
+    return labels(model.topic_names, words, numbered)
 
 
 def shorten(text: str, letters: int) -> str:

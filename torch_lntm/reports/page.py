@@ -202,7 +202,7 @@ def render_page(
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
-    names = [f"{head} ".removeprefix(f"{k} ").strip() or head for k, head in enumerate(heads)]
+    names = topic_labels(model, numbered=False)
     data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
