@@ -231,6 +231,16 @@ def require_whole(least: int, **settings: Any) -> None:
     require(least, **settings)
 
 
+def require_level(level: float) -> None:
+    """Check the probability of an interval.
+
+    Raises:
+        ConfigError: It is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+
+
 def undefined(part: object, method: str) -> NotImplementedError:
     """The error for a method of a contract that a subclass lacks.
 

@@ -14,7 +14,7 @@ from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.effects.design import Design
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
@@ -193,8 +193,7 @@ def intervals(
     Raises:
         ConfigError: The probability is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     between = (1 + 1 / num_draws) * between
     total = within + between
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)

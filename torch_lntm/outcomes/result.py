@@ -10,7 +10,7 @@ import torch
 from pyro.ops.stats import split_gelman_rubin
 
 from torch_lntm import frames
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size, normal_scores
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -70,8 +70,7 @@ class Outcomes:
         Raises:
             ConfigError: The level is not between 0 and 1, or there is no such reference.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
         terms, labels, rows = self._contrasts(reference)
         draws = np.concatenate(
             [self.coefficients[..., : len(self.shares)] @ (per * rows.T), self._of_columns], -1

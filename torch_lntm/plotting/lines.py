@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_level, require_whole
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.names import find_topics
@@ -208,8 +208,7 @@ def document_proportions(
         >>> len(ax.get_yticklabels())
         3
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     if not isinstance(draws, ThetaDraws) or document not in draws.rows:
         raise ConfigError(f"document {document} is not in {draws!r}; expected a corpus's draws")
     theta = draws.take(np.array([document]), num_draws).theta[:, 0].double().numpy()

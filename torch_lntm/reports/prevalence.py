@@ -18,12 +18,12 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_level
 from torch_lntm.formulas.columns import find_column, read_weights
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
-from torch_lntm.models.topic_groups import as_groups
+from torch_lntm.models.topic_groups import as_groups, with_groups
 from torch_lntm.plotting.style import format_number, is_skewed
 
 Array = NDArray[np.float64]
@@ -208,8 +208,7 @@ def summarise_corpus(
         >>> summary.overall.mean.shape, summary.prevalence[0].levels.names
         ((1, 10), ('left', 'right'))
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     draws = theta_draws(source, corpus, num_draws, seed=seed, keep=False, progress=progress)
     if draws.num_draws < 2:
         raise ConfigError(f"{draws!r}; expected at least 2 draws")
@@ -231,9 +230,8 @@ def summarise_corpus(
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in draws:
         rows, drawn = torch.from_numpy(part.rows), part.theta.double()
-        both = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
         for each in sums:
-            each.add(both, rows)
+            each.add(with_groups(drawn, merged), rows)
         logits.add(drawn[:, nonempty[rows]])
         theta[rows] = drawn.mean(0).to(model.dtype)
         converged[rows] = part.converged

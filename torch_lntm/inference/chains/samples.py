@@ -11,7 +11,7 @@ import torch
 from pyro.ops.stats import autocovariance, split_gelman_rubin
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_level
 from torch_lntm.models import TopicModel
 
 #: Largest number of values in memory at once, while diagnostics are computed.
@@ -109,8 +109,7 @@ class DocumentSamples:
         Raises:
             ConfigError: ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
 
         def quantile(q: float) -> Tensor:
             return self._summarise("theta", lambda draws: draws.flatten(0, 1).quantile(q, dim=0))
