@@ -201,7 +201,7 @@ def render_page(
     summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
-    table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
+    table = as_scores([]) if scores is None else scores
     names = topic_labels(model, numbered=False)
     data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
