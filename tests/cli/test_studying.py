@@ -94,6 +94,22 @@ def test_effects_refuse_wrong_predictions_before_the_draws(run, capsys, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
+def test_outcomes(run, capsys):
+    capsys.readouterr()
+    brief = ("--num-draws", "6", "--warmup-steps", "2", "--no-progress", "--family", "poisson")
+    ask = ["outcomes", run, "--formula", "blog ~ topics + party", *brief]
+    assert main([*ask, "--per", "0.1", "--figure", "blog.png"]) == 0
+    out = capsys.readouterr().out
+    assert "party[T.Right]" in out
+    assert out.count("draws='joint'") == 1
+    assert Path("blog.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*ask, "--groups", "new=0", "--reference", "1", "--print-as", "csv"]) == 0
+    printed = [row["term"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
+    assert printed == ["topic 0", "new", "party[T.Right]"]
+
+
+@pytest.mark.slow
 def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")

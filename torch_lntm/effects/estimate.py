@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,7 +20,7 @@ from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
-from torch_lntm.errors import ConfigError, CorpusWarning, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, require_one, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import Survey, read_survey
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
@@ -144,7 +144,9 @@ def estimate(
     """
     of, source, groups, read = _of_fit(model, source, topics, groups)
     corpus = read(corpus)
-    _check_settings(of, link, standard_errors)
+    require_model(of)
+    require_one(get_args(Link), link=link)
+    require_one((None, *get_args(StandardErrors)), standard_errors=standard_errors)
     regressed = _regressed(of, topics, groups, outcome, link)
     survey = read_survey(corpus, weights, clusters, strata)
     rows, sort = survey.rows, "documents" if weights is None else "documents, weighted,"
@@ -183,19 +185,6 @@ def estimate(
         num_chains=proportions.num_chains,
         constant=regressed.constant,
     )
-
-
-def _check_settings(model: Any, link: Any, standard_errors: Any) -> None:
-    """Check the model and the settings that have few values."""
-    require_model(model)
-    _require_one("link", link, get_args(Link))
-    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
-
-
-def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
-    """Check that a setting is one of several values."""
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
 
 
 def _notes(

@@ -210,6 +210,33 @@ class Effects:
         """
         return self._estimates(self._terms, [{"term": name} for name in self.formula.names], level)
 
+    def paper_table(self, *, stars: bool = False) -> pd.DataFrame:
+        """The effects as a table for a paper, which pandas writes for LaTeX, Word or a web page.
+
+        Args:
+            stars: Whether one, two and three stars mark p-values below 0.05, 0.01 and 0.001.
+
+        Returns:
+            A row for each topic by its name, and a column for each column of the design, with texts
+            such as ``"0.0527 (0.0026)"``: an effect, and its standard error in parentheses. A
+            typical standard error of a column has two significant digits.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party", progress=False)
+            >>> table = effects.paper_table()
+            >>> latex, html = table.to_latex(escape=True), table.to_html()  # for Word
+            >>> table.columns.tolist(), len(table)
+            (['Intercept', 'party[T.right]'], 10)
+        """
+        rows = self.table()
+        typical = rows.groupby("term")["std_error"].transform("median").fillna(1).clip(1e-9, 1)
+        digits = (1 - np.floor(np.log10(typical))).astype(int)
+        marks = ["*" * sum(p < x for x in (0.05, 0.01, 0.001)) * stars for p in rows["p_value"]]
+        numbers = zip(rows["estimate"], rows["std_error"], digits, marks, strict=True)
+        cells = [f"{x:.{n}f}{mark} ({error:.{n}f})" for x, error, n, mark in numbers]
+        table = pd.Series(cells, pd.MultiIndex.from_frame(rows[["topic", "term"]]), dtype=object)
+        return table.unstack(sort=False).set_axis(self._names()).rename_axis(columns=None)
+
     def summary(self, level: float = 0.95) -> str:
         """The effects as text, topic by topic, with the standard deviations of random terms.
 

@@ -445,6 +445,14 @@ def axis_of(values: Sequence[Any] | NDArray[np.float64]) -> Axis:
     return numbers, ""
 
 
+def is_time(column: str, values: pd.Series) -> bool:
+    """Whether a column has dates, or numbers that its name calls days, months or years."""
+    named = (
+        column.lower() in ("date", "day", "week", "month", "year") and values.dtype.kind in "iuf"
+    )
+    return named or _days(values) is not None
+
+
 def _by_name(column: str, values: pd.Series) -> Levels:
     texts = values.map(str).where(values.notna() & (values != ""))
     ranked = texts.value_counts().sort_index().sort_values(ascending=False, kind="stable").index
