@@ -142,9 +142,7 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    of, source, groups, read = _of_fit(model, source, topics, groups)
-    corpus = read(corpus)
-    require_model(of)
+    of, source, groups, corpus = _of_fit(model, source, topics, groups, corpus)
     require_one(get_args(Link), link=link)
     require_one((None, *get_args(StandardErrors)), standard_errors=standard_errors)
     regressed = _regressed(of, topics, groups, outcome, link)
@@ -333,12 +331,14 @@ def _regressed(
     return _Regressed((*numbers, *found.names), responses, found)
 
 
-def _of_fit(model: Any, source: Any, topics: Any, groups: Any) -> tuple[Any, ...]:
-    """Model, source and groups, of which a fit gives what is missing; what reads the documents."""
+def _of_fit(model: Any, source: Any, topics: Any, groups: Any, corpus: Any) -> tuple[Any, ...]:
+    """Model, source, groups and documents, of which a fit gives what is missing."""
     if not isinstance(model, Fitted):
-        return model, source, groups, as_corpus
+        require_model(model)
+        return model, source, groups, as_corpus(corpus)
     groups = model.groups if groups is None and topics is None else groups
-    return model.model, model.source if source is None else source, groups, model.check_corpus
+    source = model.source if source is None else source
+    return model.model, source, groups, model.check_corpus(corpus)
 
 
 def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:

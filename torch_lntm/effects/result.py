@@ -284,26 +284,22 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [{"term": f"{column}[{name}]"} for name in self.formula.random[column]]
-        # Intervals contain the uncertainty of the levels' variance, and need no fewer degrees.
-        freedom = self.regression.freedom
+        pooled, scale = np.zeros((3, len(self.topics), len(terms))), "identity"
         if isinstance(self.regression, LinearRegression):
             assert self.regression.random is not None
             found = self.regression.random.effects
-            effects, variances = (part.split(self.design.sizes, 1)[at].numpy() for part in found)
-            ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._frame(np.stack([effects, *ends]), terms)
-        everyone = self._everyone
-        pooled = np.zeros((3, len(self.topics), len(terms)))
-        squares = np.zeros_like(pooled[0])
-        for weight, regression in self.regression.at_variances(at):
-            numbers = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
-            pooled += weight * numbers
-            squares += weight * numbers[0] ** 2
-        pooled[1] += squares - pooled[0] ** 2
-        effects, within, between = pooled
-        scale: Scale = "atanh" if self.measure == "proportion" else "identity"
-        ends = intervals(effects, within, between, self.num_draws, freedom, level, scale)
-        return self._frame(np.stack([effects, *ends]), terms)
+            pooled[:2] = [part.split(self.design.sizes, 1)[at].numpy() for part in found]
+        else:
+            squares, everyone = np.zeros_like(pooled[0]), self._everyone
+            for weight, regression in self.regression.at_variances(at):
+                numbers = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
+                pooled += weight * numbers
+                squares += weight * numbers[0] ** 2
+            pooled[1] += squares - pooled[0] ** 2
+            scale = "atanh" if self.measure == "proportion" else "identity"
+        # Intervals contain the uncertainty of the levels' variance, and need no fewer degrees.
+        about: Any = (self.num_draws, self.regression.freedom, level, scale)
+        return self._frame(np.stack([pooled[0], *intervals(*pooled, *about)]), terms)
 
     def _of_levels(self, at: int, size: int, everyone: Documents) -> NDArray[np.float64]:
         """Effects of a term's levels on the proportions, with variances within and between draws.
