@@ -51,6 +51,8 @@ def test_effects(run, capsys):
     assert "of topic proportions in 60 documents" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err
+    assert main(["effects", run, "--strata", "party", "--weights", "blog"]) == 0
+    assert "the regression (2 strata)" in capsys.readouterr().out
     predict = ("--predict", "party", "--figure", "party.png")
     assert main(["effects", run, "posts.csv", *predict, "--print-as", "csv"]) == 0
     table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
