@@ -6,6 +6,7 @@ from . import effects as effects
 from . import errors as errors
 from . import estimators as estimators
 from . import evaluation as evaluation
+from . import fitting as fitting
 from . import formulas as formulas
 from . import frames as frames
 from . import guides as guides
@@ -40,6 +41,7 @@ from .estimators import CorrelatedTopicModel as CorrelatedTopicModel
 from .estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
 from .estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
 from .estimators import StructuralTopicModel as StructuralTopicModel
+from .fitting import fit as fit
 from .inference import refine as refine
 from .io import load_model as load_model
 from .io import load_run as load_run

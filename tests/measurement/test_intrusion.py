@@ -133,7 +133,7 @@ def test_other_ratings_are_refused(book, change, message):
 
 
 def test_tasks_that_cannot_be_made_are_refused(book, documents):
-    with pytest.raises(ConfigError, match="kind 'word'; expected one of words, word sets, doc"):
+    with pytest.raises(ConfigError, match="kind is 'word'; expected one of words, word sets, doc"):
         book.intrusion("word")
     with pytest.raises(ConfigError, match="give the documents to measure"):
         book.intrusion("documents")

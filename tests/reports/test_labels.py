@@ -98,7 +98,7 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
 
 
 def test_invalid_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="measure 'tfidf'"):
+    with pytest.raises(ConfigError, match="measure is 'tfidf'"):
         word_scores(TOPICS, TOTALS, "tfidf")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"frequency_weight is 1\.5"):
         word_scores(TOPICS, TOTALS, frequency_weight=1.5)

@@ -189,6 +189,25 @@ def test_a_large_corpus_is_sampled_and_the_page_says_so(known):
         render_page(guide, corpus, texts=["text"] * 25, max_docs=25)
 
 
+def test_a_page_is_weighted_and_says_so(known):
+    guide, corpus = known
+    weights, blogs = np.arange(len(corpus)) % 4 + 0.5, np.arange(len(corpus)) // 5
+    columns = corpus.with_metadata({"w": weights, "blog": blogs})
+    survey = {"strata": np.arange(len(corpus)) // 5 % 2, "clusters": "blog"}
+    html = render_page(guide, columns, weights="w", **survey)
+    summary = lntm.reports.summarise_corpus(guide, columns, ["party"], weights="w", **survey)
+    for share, low, high in zip(
+        summary.overall.mean[0], summary.overall.lower[0], summary.overall.upper[0], strict=True
+    ):
+        assert f"{100 * share:.1f} %" in html
+        assert f"{100 * low:.1f} to {100 * high:.1f} %" in html
+    assert "a survey with weights w, 8 clusters in 2 strata" in html
+    assert "By party" in html
+    assert "By w" not in html
+    sampled = render_page(guide, corpus, max_docs=30, weights=weights, num_docs=0)
+    assert "a survey with given weights" in sampled
+
+
 def test_lines_join_correlated_topics_only():
     guide, corpus = make(num_docs=400)
     html = render_page(guide, corpus, by=[], num_docs=0)

@@ -8,7 +8,6 @@ import re
 import textwrap
 
 import torch_lntm as lntm
-from torch_lntm.cli.command import register_command, show
 
 #: Titles of tasks, each with lines of code, which run in this order, and with the names it needs.
 TASKS = {
@@ -50,12 +49,12 @@ TASKS = {
     "Save": """
         lntm.save_model(model, "topics")
         model = lntm.load_model("topics")
-        > load_run Corpus.save""",
+        > load_run Corpus.save models.TopicModel.push_to_hub models.TopicModel.from_pretrained""",
     "Extend": """
         topics = lntm.models.DirichletTopics(6, corpus.num_words)
         mine = lntm.models.TopicModel(model.prior, topics)
         lntm.testing.check_prior(mine.prior, model.encode(test).batch())
-        > models.register models.DocumentPrior models.Topics guides.Guide
+        > models.register models.DocumentPrior guides.Guide
         > corpus.register_reader reports.register_section""",
 }
 
@@ -98,9 +97,3 @@ def _described(name: str) -> str:
     text = f"{textwrap.shorten(call, 145, placeholder=' ...)')}: {purpose}"
     lines = textwrap.wrap(text, 108, break_on_hyphens=False)
     return textwrap.indent("\n    ".join(lines), "  ") + "\n"
-
-
-@register_command("guide")
-def print_guide() -> None:
-    """Print a cheat sheet of the Python interface."""
-    show(guide(), end="")

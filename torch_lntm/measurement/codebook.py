@@ -31,6 +31,7 @@ from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
 from torch_lntm.inference.fitted import Fitted
+from torch_lntm.io.hub import BOOK, pull, push
 from torch_lntm.io.models import check_saveable, remake_model
 from torch_lntm.measurement.debias import debias
 from torch_lntm.measurement.intrusion import Intrusion, Kind, intrusion
@@ -345,6 +346,38 @@ class Codebook(Fitted):
             file.write(data)
         return path
 
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload the codebook's file to a repository of the Hugging Face Hub.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``.
+            **options: As for :meth:`TopicModel.push_to_hub`.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed.
+        """
+        return push(lambda folder: self.save(folder / BOOK), self.model.name, name, **options)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, **options: Any) -> Codebook:
+        """Load a codebook from a repository of the Hugging Face Hub, or from a copy of its folder.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``, or the path of the folder.
+            **options: As for :meth:`TopicModel.from_pretrained`. A ``revision`` fixes a version,
+                and :attr:`hash` tells whether it is the registered one.
+
+        Returns:
+            The codebook, on the CPU.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or as for :meth:`load`.
+        """
+        return Codebook.load(pull(name, **options) / BOOK)
+
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
         """Read a codebook from its file. Nothing in the file is executed.
@@ -430,12 +463,11 @@ def codebook(
     check_saveable(model)
     assert model.construction is not None
     found = as_groups(model, groups)
-    words = model.vocabulary
     content = {
         "kind": model.construction.name,
         "config": model.construction.to_json(),
-        "vocabulary": None if words is None else list(words),
-        "topic_names": list(model.topic_names) if model.has_topic_names else None,
+        "vocabulary": model.vocabulary,
+        "topic_names": model.topic_names if model.has_topic_names else None,
         "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
         # Without their names, which a later version may change.
         "tensors": sorted(_sums(model.state_dict()).values()),

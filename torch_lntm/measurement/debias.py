@@ -16,7 +16,7 @@ from torch_lntm.effects import Effects
 from torch_lntm.effects.estimate import make_design
 from torch_lntm.effects.linear import regress_linear
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.formulas.columns import column_or_values
+from torch_lntm.formulas.columns import column_or_values, read_survey
 from torch_lntm.measurement.measured import Measurement
 from torch_lntm.models.names import find_topics
 
@@ -51,7 +51,7 @@ def debias(
     drawn = column_or_values(corpus, given, "probabilities", rows).astype(np.float64)
     if not ((drawn > 0) & (drawn <= 1)).all():
         raise ConfigError("probabilities must lie above 0, and be at most 1, in each document")
-    fitted, design = make_design(corpus, formula, rows, clusters, None)
+    fitted, design = make_design(corpus, formula, read_survey(corpus, None, clusters, None))
     if fitted.random:
         raise ConfigError(f"formula {formula!r}: random terms; give clusters= instead")
     shares = _surrogates(measured, table, surrogate)[rows]
@@ -68,7 +68,7 @@ def debias(
     regression = regress_linear(design, lambda: iter([part]), each, "HC3")
     # Most of the variance comes from the coded documents, whose number bounds the degrees.
     few = number - design.x.shape[1]
-    method = "HC3" if clusters is None else f"{design.num_clusters} clusters"
+    method = "HC3" if clusters is None else f"{units.max() + 1} clusters"
     by = "the model's shares" if surrogate is None else "surrogates"
     return Effects(
         formula=fitted,

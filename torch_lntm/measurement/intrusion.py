@@ -14,7 +14,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.readers.texts import Options, read_csv
-from torch_lntm.errors import ConfigError, require_level, require_whole
+from torch_lntm.errors import ConfigError, require_level, require_one, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import to_csv
 from torch_lntm.measurement.measured import Measurement
@@ -135,8 +135,7 @@ def intrusion(
     seed: int = 0,
 ) -> Intrusion:
     """Make tasks; see :meth:`Codebook.intrusion`."""
-    if kind not in get_args(Kind):
-        raise ConfigError(f"kind {kind!r}; expected one of {', '.join(get_args(Kind))}")
+    require_one(get_args(Kind), kind=kind)
     require_whole(1, per_topic=per_topic)
     require_whole(0, seed=seed)
     names, least = model.topic_names, TOPICS + 1 if kind == "documents" else 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,11 @@ from torch_lntm.inference.chains.samples import effective_sample_size, normal_sc
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.outcomes.families import Array
-from torch_lntm.plotting.style import topic_labels
+from torch_lntm.plotting.lines import Series, plot_effects
+from torch_lntm.plotting.style import NEUTRAL, topic_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,6 +134,40 @@ class Outcomes:
         weights = np.zeros(len(self.shares))
         weights[topics] = self.shares[topics]
         return weights / weights.sum()
+
+    @property
+    def measure(self) -> str:
+        """What the effects change, in words, such as ``"the log odds of vote"``."""
+        scale = {"binomial": "the log odds of ", "poisson": "the log rate of "}.get(self.family, "")
+        return scale + self.formula.partition("~")[0].strip()
+
+    def plot(
+        self,
+        level: float = 0.95,
+        *,
+        reference: int | str | None = None,
+        per: float = 1.0,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the effects of topics and groups in :meth:`frame` with their intervals.
+
+        Args:
+            level: Probability of the intervals.
+            reference: See :meth:`frame`.
+            per: See :meth:`frame`.
+            ax: Axes to draw into. Defaults to a new figure.
+
+        Example:
+            >>> ax = sales.plot(per=0.1)
+        """
+        rows = self.frame(level, reference=reference, per=per).iloc[: -len(self.names) or None]
+        names = rows["term"] + (" " + rows["name"]).str.rstrip() if "name" in rows else rows["term"]
+        values = rows[["estimate", "lower", "upper"]].to_numpy()
+        series = [Series("", names.tolist(), values)]
+        along = f"Change of {self.measure} per {100 * per:g} percentage points"
+        ax = plot_effects({"": series}, "text", "", along, ax=ax)
+        ax.axvline(0, color=NEUTRAL, linewidth=0.8, zorder=0)
+        return ax
 
     def format(
         self, level: float = 0.95, *, reference: int | str | None = None, per: float = 1.0

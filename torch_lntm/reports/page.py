@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,8 +34,10 @@ from torch_lntm.recipes import SAMPLERS
 from torch_lntm.reports import pictures
 from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
+from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
+    CorpusSummary,
     correlation_intervals,
     correlation_lines,
     dividing_columns,
@@ -115,7 +118,7 @@ def report(
         >>> page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         True
     """
-    if path is None and isinstance(fit, Run):
+    if path is None and isinstance(fit, Run) and fit.path is not None:
         path, overwrite = fit.path / "report.html", True
     path = Path("report.html" if path is None else path)
     if path.is_dir():
@@ -140,10 +143,14 @@ def render_page(
     *,
     by: Sequence[str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    weights: Any = None,
+    clusters: Any = None,
+    strata: Any = None,
     tree: TopicTree | None = None,
     stability: pd.DataFrame | None = None,
     texts: Iterable[str] | None = None,
     effects: Any = None,
+    outcomes: Any = None,
     scores: pd.DataFrame | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
@@ -167,12 +174,18 @@ def render_page(
         by: Metadata columns for the prevalence. Defaults to the first six columns that divide the
             documents.
         groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
+        weights: Survey or frequency weights of the documents in shares and prevalence, a column or
+            values; see :func:`summarise_corpus`. Words and correlations take none.
+        clusters: Clusters of dependent documents, likewise, for the errors of shares.
+        strata: Strata of the sample, likewise.
         tree: Tree of topics to show; see :func:`topic_tree`.
         stability: Stability of the topics to show; see :func:`topic_stability`.
         texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
             proportions by column.
+        outcomes: The result of ``lntm.outcomes.estimate``, to show how the outcome changes with the
+            topics.
         scores: Scores to show; see :func:`score_table`.
         settings: Settings to list, by name.
         title: The page's title. Defaults to a title with the name of the corpus.
@@ -202,13 +215,13 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
+    if outcomes is not None:
+        own = {"Outcome": functools.partial(outcome_section, outcomes)}
+        sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
-    corpus, sample, draws = _sampled(
-        everything, source, max_docs, seed, num_draws=num_draws, progress=progress
-    )
-    columns = dividing_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
+    corpus, sample, draws = _sampled(everything, source, max_docs, seed, num_draws, progress)
+    summary = _summary(draws, everything, sample, by, groups, (weights, clusters, strata))
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     table = as_scores([]) if scores is None else scores
@@ -235,7 +248,12 @@ def render_page(
 
 
 def _sampled(
-    corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
+    corpus: Corpus,
+    source: DrawSource,
+    max_docs: int,
+    seed: int,
+    num_draws: int | None,
+    progress: bool,
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
     """The documents of the page, their ascending positions, and draws of their proportions.
 
@@ -245,8 +263,31 @@ def _sampled(
     if len(corpus) > max_docs:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
         some = corpus[rows]
-    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": progress}
+    draws = theta_draws(source, corpus, num_draws, keep=False, **options)
     return some, rows, draws.of_selection(rows)
+
+
+def _summary(
+    draws: ThetaDraws,
+    everything: Corpus,
+    sample: NDArray[np.int64],
+    by: Sequence[str] | None,
+    groups: Any,
+    survey: tuple[Any, Any, Any],
+) -> CorpusSummary:
+    """Summary of the sample; weights, clusters and strata are columns, or values of everything."""
+    corpus = everything if len(sample) == len(everything) else everything[sample]
+    named = [name for name in survey[:2] if isinstance(name, str)]
+    shown: dict[str, Any] = {"level": LEVEL, "groups": groups}
+    for name, values in zip(("weights", "clusters", "strata"), survey, strict=True):
+        shown[name] = values
+        if values is not None and not isinstance(values, str):
+            of_all = everything.with_metadata({name: values}).metadata
+            shown[name] = of_all[name].iloc[sample].to_numpy()
+    if by is None:
+        by = [name for name in dividing_columns(corpus) if name not in named][:_COLUMNS]
+    return summarise_corpus(draws, corpus, by, **shown)
 
 
 def _documents(

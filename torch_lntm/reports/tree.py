@@ -14,7 +14,7 @@ from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_one
 from torch_lntm.frames import render
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import MAX_NAME, distinct_words, is_named, telling_words
@@ -136,8 +136,7 @@ def topic_tree(
         >>> len(tree.groups(5)), sum(map(len, tree.groups(2).values()))
         (5, 10)
     """
-    if by not in (None, *get_args(Similarity)):
-        raise ConfigError(f"by is {by!r}; expected one of {', '.join(get_args(Similarity))}")
+    require_one((None, *get_args(Similarity)), by=by)
     size = model.num_topics
     if size < 2:
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
