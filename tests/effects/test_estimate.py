@@ -395,6 +395,19 @@ def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     assert len(ax.lines) == 3
     expected = effects.predict("age", party="Right").query("topic == 1")["estimate"]
     np.testing.assert_allclose(ax.lines[2].get_ydata(), expected)
+    several = effects.plot("age", by="party").figure
+    assert [len(panel.lines) for panel in several.axes] == [3] * NUM_TOPICS
+    assert len({panel.get_ylim() for panel in several.axes}) == 1
+    assert [text.get_text() for text in several.legends[0].get_texts()] == [
+        "Left",
+        "Middle",
+        "Right",
+    ]
+    linear = estimate(model, guide, corpus, "~ age", link="identity", num_draws=3)
+    assert (
+        min(band.get_paths()[0].vertices[:, 1].min() for band in linear.plot("age").collections)
+        >= 0
+    )
     over_time = estimate(model, guide, corpus, "~ date", topics=[0], num_draws=3)
     assert over_time.plot("date").get_title().startswith("Topic 0 ")
     with pytest.raises(ConfigError, match="topic 7; expected numbers from 0 to 2"):

@@ -12,7 +12,12 @@ from support.pictures import WORDS, make_factor_model, make_model, small_corpus
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting import correlation_graph, document_proportions, source_plot
+from torch_lntm.plotting import (
+    correlation_graph,
+    document_proportions,
+    perspective_plot,
+    source_plot,
+)
 from torch_lntm.plotting.topics import _plane
 from torch_lntm.reports import topic_labels
 
@@ -111,6 +116,35 @@ def test_the_source_plot_shows_the_largest_centred_loadings():
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
 
 
+def test_perspectives_show_the_words_that_two_topics_use_differently():
+    model = make_model()
+    ax = perspective_plot(model, 1, 3, top_n=2)
+    probs = model.topics.probs[[1, 3]].detach().double()
+    parts = probs * (probs / probs.mean(0)).log()
+    best = {WORDS[v] for row in parts for v in row.topk(2).indices.tolist()}
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert set(names) == best
+    first, second = (x.get_offsets() for x in ax.collections if len(x.get_offsets()) == len(names))
+    shown = [WORDS.index(name) for name in names]
+    np.testing.assert_allclose(first[:, 0], probs[0, shown], rtol=1e-6)
+    np.testing.assert_allclose(second[:, 0], probs[1, shown], rtol=1e-6)
+    assert (np.diff(first[:, 0] / second[:, 0]) >= 0).all()
+
+
+def test_perspectives_compare_two_groups_of_documents():
+    corpus = lntm.Corpus.from_matrix(
+        np.array([[5, 1, 0], [0, 2, 5]] * 3),
+        ["a", "b", "c"],
+        metadata={"party": ["left", "right"] * 3},
+    )
+    model = lntm.models.stm(2, corpus, content="party", seed=0)
+    ax = perspective_plot(model, 0, groups=("right", "left"))
+    told = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert told == ["right", "left"]
+    with pytest.raises(ConfigError, match="expected two of the levels"):
+        perspective_plot(model, 0, groups=("left", "middle"))
+
+
 def test_document_proportions_show_means_and_quantiles_of_the_draws(monkeypatch):
     model = make_model()
     guide = lntm.guides.LaplaceGuide(model, tolerance=1e-12, max_iterations=500)
@@ -156,6 +190,7 @@ def test_document_proportions_of_a_dirichlet_equal_its_marginals():
         (lambda m, p: document_proportions(p, 3), "document 3 is not in ThetaDraws"),
         (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
         (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
+        (lambda m, p: perspective_plot(m, 0), "give a second topic by other="),
         (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),
         (lambda m, p: source_plot(make_factor_model(), num_topics=0), "num_topics is 0"),
     ],

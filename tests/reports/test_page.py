@@ -306,6 +306,36 @@ def test_a_structural_model_has_a_page_with_its_effects():
     assert any("Roberts" in text for text in page.said("li"))
 
 
+@pytest.mark.slow
+def test_effects_of_two_columns_have_a_panel_for_each_topic_and_a_line_for_each_class():
+    counts = np.random.default_rng(0).poisson(2.0, (40, 8))
+    columns = {"party": ["left", "right"] * 20, "age": [float(x) for x in range(40)]}
+    corpus = Corpus.from_matrix(counts, metadata=columns)
+    model = lntm.models.stm(2, corpus, prevalence="~ party", seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    effects = lntm.effects.estimate(model, guide, corpus, "~ party * age", num_draws=5)
+    html = render_page(guide, corpus, effects=effects, num_docs=0)
+    assert Page(html).said("h3")[:1] == ["Expected proportion by age and party"]
+    point = effects.predict("party", "age").iloc[0]
+    assert (
+        f"left 0: {point['estimate']:.2%}, {point['lower']:.2%} to" in tips(html, "effects-0")["0"]
+    )
+    assert html.count('<path class="line" d="M0.0') >= 4
+
+
+def test_settings_without_an_effect_and_paths_are_not_shown(known):
+    given = {"corpus": "/home/me/posts.csv", "posterior": "hmc", "num_chains": 2}
+    idle = {"max_iterations": 100, "num_sources": 3, "bursty": False, "exclusive_keywords": True}
+    html = render_page(*known, by=[], num_docs=0, settings=given | idle)
+    shown = dict(zip(Page(html).said("dt"), Page(html).said("dd"), strict=True))
+    assert {name: shown[name] for name in given} == {
+        **given,
+        "corpus": "posts.csv",
+        "num_chains": "2",
+    }
+    assert not set(idle) & set(shown)
+
+
 def test_a_page_tells_what_comes_from_word_vectors():
     counts = np.array([[30, 10, 1], [0, 0, 9]])
     corpus = Corpus.from_matrix(counts, ["tea", "coffee", "rain"])

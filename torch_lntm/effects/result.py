@@ -555,14 +555,16 @@ class Effects:
 
         Args:
             name: The column.
-            by: A column of levels. Each level has its own lines or points.
+            by: A column of levels. Each level has its own colour.
             topics: Topics to draw, by number or name, and names of groups of topics. Defaults to
-                all; choose a few for a readable plot.
-            ax: Axes to draw into. Defaults to a new figure.
+                all. Several topics with lines or with ``by`` have a panel each, with scales in
+                common.
+            ax: Axes to draw a single panel into, with a colour for each topic and level. Defaults
+                to a new figure.
             **options: Values of other columns, and options of :meth:`predict`.
 
         Returns:
-            The axes.
+            The axes, of the first panel if there are several; ``.figure`` has them all.
 
         Raises:
             ConfigError: As for :meth:`predict`.
@@ -572,16 +574,23 @@ class Effects:
         levels = [None] if by is None else self.grid(by)
         options = options if by is None else {**options, by: levels}
         rows = self.predict(name, **options)
-        series = []
-        for value, (topic, label) in itertools.product(levels, self._drawn(topics).items()):
+        kind, drawn = self.formula.kinds.get(name, "text"), self._drawn(topics)
+        alone = ax is not None or len(drawn) == 1 or (kind == "text" and by is None)
+        title = f"Topic {next(iter(drawn.values()))}" if len(drawn) == 1 else ""
+        panels: dict[str, list[Any]] = {}
+        for (topic, label), value in itertools.product(drawn.items(), levels):
             points = rows[rows["topic"] == topic]
             if by is not None:
-                points, label = points[points[_key(by)] == value], f"{label}, {value}"
+                points = points[points[_key(by)] == value]
             ends = points[["estimate", "lower", "upper"]].to_numpy()
-            series.append(Series(label, points[_key(name)].tolist(), ends))
-        kind = self.formula.kinds.get(name, "text")
+            if self.measure == "proportion":
+                ends = ends.clip(0)  # intervals of a linear regression can reach below 0
+            of_class = "" if value is None else str(value)
+            told = f"{label}, {of_class}".rstrip(", ") if alone and not title else of_class
+            series = Series(told or label, points[_key(name)].tolist(), ends)
+            panels.setdefault(title if alone else label, []).append(series)
         along = f"expected {self.measure}, {options.get('level', 0.95):.0%} intervals"
-        return plot_effects(series, kind, name, along, f"Topic {series[0].label}", ax=ax)
+        return plot_effects(panels, kind, name, along, ax=ax)
 
     def plot_difference(
         self,
@@ -626,7 +635,8 @@ class Effects:
         along = (
             f"difference of expected {self.measure}s, {options.get('level', 0.95):.0%} intervals"
         )
-        ax = plot_effects(series, "text", "topic", along, f"{name}: {series[0].label}", ax=ax)
+        title = f"{name}: {series[0].label}" if len(series) == 1 else ""
+        ax = plot_effects({title: series}, "text", "topic", along, ax=ax)
         ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
         return ax
 

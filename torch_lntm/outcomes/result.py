@@ -165,7 +165,7 @@ class Outcomes:
         values = rows[["estimate", "lower", "upper"]].to_numpy()
         series = [Series("", names.tolist(), values)]
         along = f"Change of {self.measure} per {100 * per:g} percentage points"
-        ax = plot_effects(series, "text", "", along, "", ax=ax)
+        ax = plot_effects({"": series}, "text", "", along, ax=ax)
         ax.axvline(0, color=NEUTRAL, linewidth=0.8, zorder=0)
         return ax
 

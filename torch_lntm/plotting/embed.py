@@ -8,12 +8,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from torch_lntm.plotting import style
+from torch_lntm.plotting.lines import COLOURS
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Matplotlib's settings, and the metadata that it leaves out.
 _SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+#: Colours of figures that are the page's own, which differ in light and dark themes.
+_THEMED = {
+    **{colour: f"var(--g{i})" for i, colour in enumerate(COLOURS[:6])},
+    style.NEGATIVE: "var(--g0)",
+    style.POSITIVE: "var(--g1)",
+    style.NEUTRAL: "var(--quiet)",
+    style.GRID: "var(--rule)",
+    "#ffffff": "var(--paper)",
+    "#000000": "var(--ink)",
+}
 
 
 def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]) -> str:
@@ -66,6 +80,7 @@ def _add(parent: ElementTree.Element, tag: str, text: str) -> ElementTree.Elemen
 
 
 def _shortened(value: str) -> str:
-    """An attribute with coordinates of one decimal, and without the font, which the page has."""
+    """An attribute with coordinates of one decimal, without the font, in the page's colours."""
     value = re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value)
+    value = re.sub(r"#[0-9a-f]{6}\b", lambda found: _THEMED.get(found[0], found[0]), value)
     return re.sub(r"font-family: [^;]*;|\s*\n", " ", value).strip()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ LOOKS = [
 ]
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
+#: Columns of small multiples, and width and smallest height of a panel in inches.
+_COLUMNS, _ACROSS, _DOWN = 3, 3.2, 2.0
 #: Most periods with a label.
 MOST_LABELS = 12
 
@@ -47,41 +50,70 @@ class Series(NamedTuple):
 
 
 def plot_effects(
-    series: Sequence[Series], kind: str, across: str, along: str, title: str, *, ax: Axes | None
+    panels: Mapping[str, Sequence[Series]], kind: str, across: str, along: str, *, ax: Axes | None
 ) -> Axes:
     """Plot values with intervals: lines over numbers and dates, rows of points for levels.
 
     Args:
-        series: The series to draw.
+        panels: The series of each panel, by its title. Several panels are small multiples with
+            scales in common, in a new figure.
         kind: ``"number"``, ``"date"`` or ``"text"``.
         across: Name of the column, or of the rows.
         along: What the values are.
-        title: Title for a single series. Several have a legend.
-        ax: Axes to draw into. Defaults to a new figure.
+        ax: Axes to draw a single panel into. Defaults to a new figure.
 
     Returns:
-        The axes.
+        The axes, of the first panel if there are several.
     """
+    import matplotlib.pyplot as plt
+
+    every = list(panels.values())
     # The legend has a line for each series.
-    num_rows = len(series) * (len(series[0].values) if kind == "text" else 1)
-    ax = style.axes_of(ax, WIDTH, max(HEIGHT, 1.0 + PER_LEVEL * num_rows))
+    num_rows = len(every[0]) * (len(every[0][0].values) if kind == "text" else 1)
+    if len(panels) == 1:
+        axes = [style.axes_of(ax, WIDTH, max(HEIGHT, 1.0 + PER_LEVEL * num_rows))]
+    else:
+        lines = math.ceil(len(panels) / _COLUMNS)
+        down = max(_DOWN, 0.7 + PER_LEVEL * num_rows * (kind == "text"))
+        look: dict[str, Any] = {"sharex": True, "sharey": True, "layout": "constrained"}
+        size = (_ACROSS * _COLUMNS, down * lines + 0.8)
+        grid = plt.subplots(lines, _COLUMNS, figsize=size, squeeze=False, **look)[1]
+        axes, spare = grid.flat[: len(panels)], grid.flat[len(panels) :]
+        for each in spare:
+            each.remove()
+        for each in axes[-_COLUMNS:]:
+            each.tick_params(axis="x", labelbottom=True)
+    for each, (title, series) in zip(axes, panels.items(), strict=True):
+        _draw_panel(each, series, kind)
+        each.set_title(title, fontsize="medium", parse_math=False)
+    names = {"xlabel": along, "ylabel": across} if kind == "text" else {"xlabel": across}
+    names = {"ylabel": along, **names}
+    options: dict[str, Any] = {"frameon": False, "fontsize": "small"}
+    if len(panels) == 1:
+        axes[0].set(**names)
+        if len(every[0]) > 1:
+            axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), **options)
+        return axes[0]
+    figure = axes[0].figure
+    figure.supxlabel(names["xlabel"], fontsize="medium")
+    figure.supylabel(names["ylabel"], fontsize="medium")
+    if len(every[0]) > 1:
+        handles = axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside upper left", ncols=4, **options)
+    return axes[0]
+
+
+def _draw_panel(ax: Axes, series: Sequence[Series], kind: str) -> None:
     if kind == "text":
         _draw_rows(ax, series)
-        ax.set(xlabel=along, ylabel=across)
-    else:
-        unit = "datetime64[D]" if kind == "date" else np.float64
-        draw_lines(ax, [line._replace(values=np.array(line.values, unit)) for line in series])
-        ax.set(xlabel=across, ylabel=along)
-        if kind == "date":
-            ax.tick_params(axis="x", rotation=30)
-        elif style.is_skewed(np.array(series[0].values, np.float64)):
-            ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
-    if len(series) > 1:
-        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    else:
-        ax.set_title(title, fontsize="medium")
-    return ax
+        return
+    unit = "datetime64[D]" if kind == "date" else np.float64
+    draw_lines(ax, [line._replace(values=np.array(line.values, unit)) for line in series])
+    if kind == "date":
+        ax.tick_params(axis="x", rotation=30)
+    elif style.is_skewed(np.array(series[0].values, np.float64)):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
 
 
 def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
+from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import (
+    GRID,
     NAME_LETTERS,
     NEGATIVE,
     NEUTRAL,
@@ -283,6 +285,80 @@ def tree_plot(tree: Any, *, ax: Axes | None = None) -> Axes:
     ax.set_xlim(left=0.8 * tree.merges[0, 2])  # nothing happens before the first merge
     kinds = {"words": "Hellinger distance of words", "correlation": "distance by correlation"}
     ax.set_xlabel(f"{kinds[tree.by]}, Ward's for groups", color=NEUTRAL, fontsize=9)
+    rule(ax, "x")
+    return ax
+
+
+def perspective_plot(
+    model: TopicModel,
+    topic: int | str,
+    other: int | str | None = None,
+    *,
+    groups: tuple[Any, Any] | None = None,
+    top_n: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the words that two topics, or two groups of documents, use differently.
+
+    A row has the probability of a word on either side. The words are those that add most to the
+    relative entropy of a side to the mean of both, so frequent words with clear differences; the
+    order is that of the ratio.
+
+    Args:
+        model: The model. Groups need content covariates, ``models.stm(..., content="party")``.
+        topic: The topic, by number or name.
+        other: A second topic. Without it, the plot compares groups of documents in one topic.
+        groups: Two levels of the content covariate. Defaults to the first two.
+        top_n: Words of each side.
+        ax: Axes to draw into. Defaults to a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: A topic or level does not exist, or there is neither a second topic nor a
+            content covariate.
+
+    Example:
+        >>> lntm.plotting.perspective_plot(model, 0, 1, top_n=5).get_xscale()
+        'log'
+    """
+    require_whole(1, top_n=top_n)
+    numbers = find_topics(model.topic_names, [topic, *([] if other is None else [other])])
+    labels = topic_labels(model)
+    if other is not None:
+        sides, title = [labels[k] for k in numbers], ""
+        probs = model.topics.mean_probs[numbers]
+    else:
+        topics: Any = model.topics
+        levels = list(topics.content.levels) if topics.num_levels > 1 else []
+        chosen = levels[:2] if groups is None else list(groups)
+        if len(chosen) != 2 or not set(chosen) <= set(levels):
+            raise ConfigError(
+                f"groups is {groups!r:.60}; expected two of the levels {levels!r:.80} of a content "
+                "covariate, or give a second topic by other="
+            )
+        sides, title = [str(level) for level in chosen], f"Topic {labels[numbers[0]]}"
+        by_level = topics.probs.unflatten(1, (len(levels), topics.num_words))
+        probs = by_level[numbers[0], [levels.index(level) for level in chosen]]
+    probs = probs.detach().double().cpu().clamp_min(1e-12)
+    parts = probs * (probs / probs.mean(0)).log()
+    shown = sorted(
+        {v for row in parts.topk(min(top_n, parts.shape[1])).indices.tolist() for v in row}
+    )
+    ratio = (probs[0] / probs[1])[shown]
+    shown = [shown[i] for i in ratio.argsort().tolist()]
+    ends, rows = probs[:, shown].numpy(), np.arange(len(shown))
+    ax = axes_of(ax, 6.0, 0.22 * len(shown) + 1.2)
+    ax.hlines(rows, ends.min(0), ends.max(0), color=GRID, linewidth=3, zorder=1)
+    for side, values, colour, marker in zip(sides, ends, (NEGATIVE, POSITIVE), "os", strict=True):
+        ax.scatter(
+            values, rows, s=36, c=colour, marker=marker, label=shorten(side, NAME_LETTERS), zorder=2
+        )
+    ax.set_yticks(rows, model.words_at(shown), fontsize=8.5, parse_math=False)
+    ax.set(xscale="log", xlabel="probability of the word")
+    ax.set_title(title, fontsize="medium", parse_math=False)
+    ax.legend(frameon=False, fontsize=8.5, loc="lower left", bbox_to_anchor=(0.0, 1.06), ncols=2)
     rule(ax, "x")
     return ax
 

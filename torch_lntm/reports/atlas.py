@@ -30,7 +30,7 @@ _POWER = 1.5
 #: Most groups of topics with a colour of their own.
 NUM_COLOURS = 7
 #: Bytes of all texts of the map together, and the fewest and most letters of an excerpt.
-_BYTES, _LETTERS = 2_000_000, (20, 240)
+_BYTES, _LETTERS = 1_700_000, (20, 240)
 #: Topics that the map tells of a document.
 _TOLD = 3
 #: Names of columns with the titles of documents.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -20,13 +21,16 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files.writing import atomic_write
-from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
+from torch_lntm.guides import GUIDES
+from torch_lntm.inference import DrawSource, ThetaDraws, VariationalEM, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups
+from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
+from torch_lntm.recipes import SAMPLERS
 from torch_lntm.reports import pictures
 from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
@@ -55,6 +59,12 @@ _COLUMNS, _PAIRS, _FIELDS, _VALUE = 6, 40, 6, 80
 #: Fewest draws for the interval of a document's share. Its ends vary by a tenth of its length with
 #: 50 draws, and by a twentieth with 200.
 _DRAWS = 200
+#: Settings without an effect where another one is missing.
+_NEEDED = {
+    **dict.fromkeys(("exclusive_keywords", "keyword_strength"), "keywords"),
+    **dict.fromkeys(("content_penalty", "content_scale"), "content"),
+    **dict.fromkeys(("vector_strength",), "word_vectors"),
+}
 #: Most levels of a column whose levels are lines of different colours over another column, and most
 #: such pairs of columns.
 _CLASSES, _CROSSED = 6, 2
@@ -218,7 +228,7 @@ def render_page(
     names = topic_labels(model, numbered=False)
     data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
-        **vars(data),
+        **vars(data) | {"settings": _settings(data)},
         **_documents(data, everything, sample, texts, num_docs, tree, seed),
         **_prevalence(data, top_n),
         **_effects(effects),
@@ -298,6 +308,9 @@ def _documents(
     quotes = dict(zip(rows.tolist(), excerpts(sample[rows], everything, texts), strict=True))
     colours, correlations = colour_groups(page.model, tree), _correlations(page)
     on_map = [quotes[d] for d in shown.tolist()]
+    groups = page.summary.groups
+    named = {} if groups is None else dict(zip(groups.names, groups.members, strict=True))
+    of_groups = {name: i for i, (name, x) in enumerate(colours.items()) if named.get(name) == x}
     lines, periods = correlations["drawn"], time_levels(page)
     over = [x for x in page.summary.prevalence if periods and x.levels.column == periods.column]
     sparks = [pictures.sparkline(x, each.levels.axis[0]) for each in over for x in each.mean.T]
@@ -308,7 +321,7 @@ def _documents(
         "periods": periods,
         "sparks": sparks,
         "colours": colours,
-        "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics},
+        "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics} | of_groups,
         "documents": _quoted(page, everything, sample, best, quotes),
     }
 
@@ -338,6 +351,29 @@ def _quoted(
         about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
         more = {"id": metadata.index[at], "excerpt": quotes[row["position"]], "fields": about}
         found[topic].append({**row, **more, "lower": lower, "upper": upper})
+    return found
+
+
+def _settings(page: PageData) -> dict[str, Any]:
+    """The settings that had an effect, with the names of files in place of their paths."""
+    posterior = page.settings.get("posterior")
+    engines = {**SAMPLERS, "variational EM": VariationalEM}
+    used: list[Any] = [CONSTRUCTORS.get(page.model.name), engines.get(str(posterior))]
+    if posterior not in SAMPLERS:
+        used += [VariationalEM, *([GUIDES[posterior]] if posterior in GUIDES else GUIDES.values())]
+    others: list[Any] = [*CONSTRUCTORS.values(), *engines.values(), *GUIDES.values()]
+    taken, known = (
+        {name for make in makes if make for name in inspect.signature(make).parameters}
+        for makes in (used, others)
+    )
+    found = {}
+    for name, value in page.settings.items():
+        needed = _NEEDED.get(name)
+        if value is False or (name in known and name not in taken):
+            continue
+        if needed is None or page.settings.get(needed) is not None:
+            is_file = isinstance(value, str) and Path(value).is_absolute()
+            found[name] = Path(value).name if is_file else value
     return found
 
 
