@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shutil
 from importlib.metadata import version as version_of
@@ -10,6 +12,31 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # Sphinx reads no files outside its folder.
 shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", dirs_exist_ok=True)
+
+
+def _write_gallery() -> None:
+    """Write a page of all pictures of the notebooks, each of which opens its notebook."""
+    folder = HERE / "gallery"
+    folder.mkdir(exist_ok=True)
+    cards = []
+    for path in sorted((HERE / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        title = "".join(cells[0]["source"]).partition("\n")[0].removeprefix("# ")
+        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        pictures = [output["data"] for output in outputs if "image/png" in output.get("data", {})]
+        for number, data in enumerate(pictures):
+            file = f"{path.stem}-{number}.png"
+            (folder / file).write_bytes(base64.b64decode("".join(data["image/png"])))
+            cards.append(
+                f":::{{grid-item-card}} {title}\n:link: ../notebooks/{path.stem}\n:link-type: doc\n"
+                f":img-top: {file}\n:img-alt: Picture {number + 1} of the notebook {path.stem}\n:::"
+            )
+    text = "# Gallery\n\nEach picture opens the notebook that draws it.\n\n"
+    grid = "::::{grid} 1 2 2 3\n:gutter: 3\n\n" + "\n\n".join(cards) + "\n::::\n"
+    (folder / "index.md").write_text(text + grid, encoding="utf-8")
+
+
+_write_gallery()
 
 project = "torch_lntm"
 author = "The torch_lntm authors"
@@ -22,6 +49,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -76,8 +104,16 @@ def _offer_studies(app, docname, source):  # type: ignore[no-untyped-def]
     )
 
 
+def _write_llms(app, exception):  # type: ignore[no-untyped-def]
+    """Put llms.txt on the site, with links to the site's pages."""
+    text = (HERE / "llms.txt").read_text(encoding="utf-8").replace("(../notebooks/", "(notebooks/")
+    text = re.sub(r"\.(md|ipynb)\)$", ".html)", text, flags=re.MULTILINE)
+    Path(app.outdir, "llms.txt").write_text(text, encoding="utf-8")
+
+
 def setup(app) -> None:  # type: ignore[no-untyped-def]
     """Connect the functions above, before napoleon reads the docstrings."""
     app.connect("source-read", _offer_studies)
     app.connect("autodoc-skip-member", _skip_generated)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)
+    app.connect("build-finished", _write_llms)

@@ -54,6 +54,7 @@ STUDIES = {
         "tables": "Clusters, classes and words beside neural topic models",
         "vectors": "Word vectors in the prior of topics, by number of documents",
         "trees": "Trees, groups and stability of topics beside the truth",
+        "names": "Words that name topics, by the held-out documents that they find",
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",
         "outcomes": "Outcomes that depend on topics: bias and coverage of regressions on shares",

@@ -179,7 +179,11 @@ def _open(
         raise ConfigError(
             f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
-    chosen = {key: list(dict.fromkeys([*found.get(key, ()), *settings[key]])) for key in selects}
+    chosen = {}
+    for key in selects:
+        new = settings[key]
+        old = found.get(key, new)
+        chosen[key] = list(dict.fromkeys([*old, *new])) if isinstance(new, list) else max(old, new)
     return {**record, "settings": found | chosen}
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 
 import pytest
 
 import torch_lntm as lntm
 from torch_lntm import errors
-from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, require, require_whole, warn
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    CorpusWarning,
+    import_extra,
+    require,
+    require_whole,
+    warn,
+)
 
 
 def test_errors_form_one_tree_and_warnings_another():
@@ -62,3 +71,25 @@ def test_the_error_for_a_misspelt_name_suggests_the_right_one(name):
     with pytest.raises(AttributeError, match=rf"; did you mean {meant}\?"):
         getattr(module, name.removeprefix("models."))
     assert not hasattr(lntm, "nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("function", "option", "meant"),
+    [
+        ("models.ctm", "n_topics", "num_topics"),
+        ("models.stm", "prevelence", "prevalence"),
+        ("inference.MonteCarloEM", "epochs", "max_epochs"),
+        ("inference.VariationalEM", "maxiter", "max_iterations"),
+        ("inference.StepwiseEM", "chain", "chains"),
+        ("guides.TaylorGuide", "tolerence", "tolerance"),
+        ("CorrelatedTopicModel", "n_component", "n_components"),
+        ("select", "recipes", "recipe"),
+        ("Corpus.from_texts", "min_fd", "min_df"),
+    ],
+)
+def test_the_error_for_an_unknown_option_suggests_the_right_one(function, option, meant):
+    call = operator.attrgetter(function)(lntm)
+    with pytest.raises(
+        (TypeError, CorpusError), match=rf"takes no {option}; did you mean {meant}\?"
+    ):
+        call(["a"], **{option: 1})

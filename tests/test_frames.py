@@ -89,7 +89,7 @@ def test_a_table_is_text_and_json() -> None:
     assert render(frame).splitlines()[1].split() == ["0", "0.1235", "über"]
     rows = json.loads(render(frame, "json"))
     assert rows[1] == {"topic": 1, "share": None, "words": "b"}
-    with pytest.raises(ConfigError, match="format 'xml'; expected one of text, csv, json"):
+    with pytest.raises(ConfigError, match="format is 'xml'; expected one of text, csv, json"):
         render(frame, "xml")  # type: ignore[arg-type]
 
 

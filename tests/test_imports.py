@@ -33,7 +33,7 @@ FLOORS = [
     ["io"],
     ["plotting"],
     ["reports"],
-    ["estimators", "effects", "interop", "selection"],
+    ["estimators", "effects", "fitting", "interop", "selection"],
     ["outcomes"],
     ["measurement"],
 ]
@@ -44,12 +44,16 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["cli"] = {*MAY_IMPORT, ROOT}
 MAY_IMPORT["__main__"] = {*MAY_IMPORT}
-# The one way up: what a fit is followed by are methods of its result, each of which calls the
-# function of the room that does it.
+# The one way up: what follows a fit are methods of its result, and what shares a model are methods
+# of the model. Each calls the function of the room that does it.
 DOORS = {
     ("torch_lntm.inference.fitted", "torch_lntm.reports.report"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.estimate"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.Effects"),
+    ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.refine"),
+    ("torch_lntm.models.model", "torch_lntm.io.hub.push_model"),
+    ("torch_lntm.models.model", "torch_lntm.io.hub.pull_model"),
+    ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.RefinedResult"),
 }
 WITHOUT_PYRO = {"kernels", "latents", "posteriors", "solvers", "noise"}
 

@@ -37,7 +37,7 @@ def test_topic_info_has_the_columns_of_bertopic(known, theta):
     filled = theta[[0, 1, 3, 4]]
     assert info["Count"].tolist() == [(filled.argmax(1) == k).sum() for k in range(3)]
     assert info["Share"].to_numpy() == pytest.approx(filled.mean(0), abs=1e-6)
-    assert info["Name"][0] == "0_ant_bee_cat_dog"
+    assert info["Name"][0] == "0_ant_bee"
     assert info["Representation"][1] == ["dog", "cat"]
     best = [d for d in theta[:, 1].argsort()[::-1].tolist() if d != 2][:2]
     assert info["Representative_Docs"][1] == [TEXTS[d] for d in best]

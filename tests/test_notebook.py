@@ -57,8 +57,10 @@ def test_notebooks_are_committed_with_outputs(path):
 # Chains of the quick size are too short, and warn.
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
-def test_notebooks_run(path, tmp_path, monkeypatch, capsys, clean_session):
+def test_notebooks_run(path, tmp_path, monkeypatch, capsys, clean_session, request):
     monkeypatch.setenv("LNTM_QUICK", "1")
+    if "LNTM_DATA" in path.read_text(encoding="utf-8"):
+        monkeypatch.setenv("LNTM_DATA", str(request.getfixturevalue("shared_data")))
     monkeypatch.chdir(tmp_path)
     figures = []
     monkeypatch.setattr(plt, "show", lambda: figures.append(plt.gcf()) or plt.close())

@@ -52,7 +52,7 @@ RUN: dict[str, dict[str, str]] = {
         '"ann.csv", "bob.csv", "cem.csv"': "*(tasks.frame().assign(answer=x) for x in 'abc')",
         'pd.read_csv("coded.csv", index_col=0)["conflict"]': "sample['week'].rename('conflict')",
     },
-    "from_bertopic.md": {"EM(model, ": "EM(model, max_epochs=10, ", "(1, 2, 3)": "(1, 2)"},
+    "from_bertopic.md": {"EM(stm, ": "EM(stm, max_epochs=5, ", "num_fits=2": "num_fits=1"},
     "keywords.md": {},
     "names.md": {},
     "other_languages.md": {},

@@ -9,11 +9,12 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm import recipes
+from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.recipes import SAMPLERS, Recipe, find_device, guide_of
+from torch_lntm.recipes import SAMPLERS, Recipe, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
 
@@ -62,7 +63,7 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
     ("names", "options", "message"),
     [
         (("lsa",), {}, "model 'lsa'; expected one of ctm"),
-        (("ctm", "em"), {}, "posterior 'em'; expected one of .*hmc"),
+        (("ctm", "em"), {}, "posterior is 'em'; expected one of .*hmc"),
         (("ctm",), {"num_sources": 2}, "num_sources is an option of iftm; leave it out with ctm"),
         (("ctm",), {"max_epochs": 2}, "max_epochs is an option of posterior hmc; leave it out"),
         (("ctm", "hmc"), {"restarts": 2}, "restarts is an option of variational EM; leave it"),
@@ -145,8 +146,12 @@ def test_only_auto_is_replaced_and_must_be() -> None:
 def test_devices_are_found_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert find_device("auto") == find_device("cpu") == torch.device("cpu")
+    corpus = documents(3, 5, 2)
+    for ask in (find_device, corpus.batch().to, lntm.models.ctm(2, 5).to):
+        with pytest.raises(ConfigError, match="device cuda: torch finds no CUDA device"):
+            ask("cuda")
     with pytest.raises(ConfigError, match="device cuda: torch finds no CUDA device"):
-        find_device("cuda")
+        corpus.batch(device="cuda")
     with pytest.raises(ConfigError, match="device 'gpu'; expected auto"):
         find_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

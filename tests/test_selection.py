@@ -53,7 +53,7 @@ def test_every_number_of_topics_has_every_criterion(selection) -> None:
 def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
     train, test = corpus.split(0.1, seed=2)
-    chosen = Recipe("ctm").for_corpus(train, 3)
+    chosen = Recipe("ctm", "auto").for_corpus(train, 3)
     model, _, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
     engine.fit(train)
     expected = document_completion(model, test, observed_fraction=0.5, seed=2)
@@ -105,7 +105,7 @@ def test_stability_compares_with_a_fit_to_resampled_documents(corpus) -> None:
     assert len({*rows}) < 0.7 * len(train)
     models = []
     for documents in (train, train[rows]):
-        chosen = Recipe("ctm").for_corpus(documents, 3)
+        chosen = Recipe("ctm", "auto").for_corpus(documents, 3)
         options = {"num_topics": 3, "progress": False}
         model, _, engine = chosen.make(40, seed=2, options=options)
         engine.fit(documents)
@@ -142,7 +142,8 @@ def test_the_fewest_topics_within_one_standard_error_are_recommended() -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "match"),
     [
-        ([], {}, "num_topics is empty"),
+        ([], {}, r"num_topics is \[\]; expected numbers"),
+        (20, {}, "num_topics is 20; expected numbers"),
         ([1], {}, r"num_topics\[0\] is 1"),
         ([3], {"num_seeds": 0}, "num_seeds is 0"),
         ([3], {"recipe": "tm"}, "model 'tm'"),

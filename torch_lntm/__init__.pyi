@@ -6,6 +6,7 @@ from . import effects as effects
 from . import errors as errors
 from . import estimators as estimators
 from . import evaluation as evaluation
+from . import fitting as fitting
 from . import formulas as formulas
 from . import frames as frames
 from . import guides as guides
@@ -23,6 +24,7 @@ from . import recipes as recipes
 from . import reports as reports
 from . import selection as selection
 from . import testing as testing
+from .cli import guide as guide
 from .corpus import Corpus as Corpus
 from .corpus import example_corpus as example_corpus
 from .corpus import lee_corpus as lee_corpus
@@ -39,6 +41,8 @@ from .estimators import CorrelatedTopicModel as CorrelatedTopicModel
 from .estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
 from .estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
 from .estimators import StructuralTopicModel as StructuralTopicModel
+from .fitting import fit as fit
+from .inference import refine as refine
 from .io import load_model as load_model
 from .io import load_run as load_run
 from .io import save_model as save_model

@@ -1,4 +1,4 @@
-"""Number of documents to compute together, by the memory of the device."""
+"""Devices, and the number of documents to compute together by the memory of a device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 from contextlib import suppress
 
 import torch
+
+from torch_lntm.errors import ConfigError
 
 #: Largest number of floating-point numbers to hold for documents computed together on a CPU.
 CPU_NUMBERS = 2**23
@@ -22,6 +24,27 @@ LEAST_DOCS = 8
 #: returned to the system.
 LARGE_TABLES = 2**22
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
+
+
+def find_device(name: torch.device | str) -> torch.device:
+    """Device of a name.
+
+    Args:
+        name: A device, ``"auto"``, or torch's name of a device, such as ``"cpu"`` or ``"cuda:1"``.
+            ``"auto"`` is the CUDA device if the machine has one, and the CPU otherwise.
+
+    Raises:
+        ConfigError: The device is unknown or missing.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device {name!r}; expected auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name}: torch finds no CUDA device here; use auto or cpu")
+    return device
 
 
 def docs_at_once(

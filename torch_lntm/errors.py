@@ -6,13 +6,15 @@ Python's built-in errors, for example a ValueError.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "ConfigError",
@@ -31,6 +33,10 @@ __all__ = [
     "TooFewDocumentsError",
     "UnreliableEstimateWarning",
 ]
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class LNTMError(Exception):
@@ -123,6 +129,48 @@ def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError
     close = get_close_matches(name.lower(), plain, 1)
     hint = f"; did you mean {module}.{plain[close[0]]}?" if close else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name, with the most similar known one, if any."""
+    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, [*names], 1))
+
+
+def bind(
+    what: str, signature: inspect.Signature, positional: Sequence[Any], named: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Bind the arguments of a call.
+
+    Args:
+        what: What is called, for the message.
+        signature: Its signature.
+        positional: Arguments by position.
+        named: Arguments by name.
+
+    Raises:
+        TypeError: An argument is unknown or missing. The message has the most similar name.
+    """
+    takes = signature.parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        for name in (name for name in named if name not in takes):
+            raise TypeError(f"{what} takes no {name}{did_you_mean(name, takes)}")
+    try:
+        return signature.bind(*positional, **named)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+
+
+def knows_its_options(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorator of a function or ``__init__``, whose errors suggest names of arguments."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        is_init = function.__name__ == "__init__"
+        bind(type(args[0]).__name__ if is_init else function.__name__, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class LNTMWarning(UserWarning):
@@ -229,6 +277,28 @@ def require_whole(least: int, **settings: Any) -> None:
         if int(value) >= 2**63:
             raise ConfigError(f"{name} is {value}; expected a whole number below 2**63")
     require(least, **settings)
+
+
+def require_one(known: Iterable[Any], **settings: Any) -> None:
+    """Check that settings are among known values, of which None is not named.
+
+    Raises:
+        ConfigError: A value is unknown. The message names the setting.
+    """
+    for name, value in settings.items():
+        if value not in (values := [*known]):
+            names = ", ".join(map(str, filter(None, values)))
+            raise ConfigError(f"{name} is {value!r:.80}; expected one of {names}")
+
+
+def require_level(level: float) -> None:
+    """Check the probability of an interval.
+
+    Raises:
+        ConfigError: It is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
 
 
 def undefined(part: object, method: str) -> NotImplementedError:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import CorpusError, require_one
 
 TableFormat = Literal["text", "csv", "json"]
 #: Most characters of a cell of a printed table.
@@ -131,8 +131,7 @@ def render(table: Any, form: TableFormat = "text") -> str:
         return to_csv(table).rstrip("\n")
     if form == "json":
         return str(table.to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
-    if form != "text":
-        raise ConfigError(f"format {form!r}; expected one of {', '.join(get_args(TableFormat))}")
+    require_one(get_args(TableFormat), format=form)
     table = _words_in_lines(table)
     columns = [_flush_left(table.iloc[:, i]) for i in range(table.shape[1])]
     shown = pd.concat(columns, axis=1) if columns else table

@@ -23,7 +23,7 @@ from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicModel
 from torch_lntm.models.levels import CONTENT
-from torch_lntm.models.names import is_named
+from torch_lntm.models.names import is_named, name_words
 from torch_lntm.reports.representatives import best_documents
 
 __all__ = ["from_anndata", "to_anndata", "to_stm", "topic_info"]
@@ -84,10 +84,10 @@ def topic_info(
         )
     model, theta = source.model, theta[documents.lengths > 0]
     words = [list(model.words_at(row)) for row in model.topics.top_words(top_n)[0].tolist()]
-    first = model.topics.top_words(4)[0].tolist()
-    # A topic without a name gets one in BERTopic's style: 0_game_team_games_season.
+    telling = name_words(model.topics.mean_probs, model.words_at, 4)
+    # A topic without a name gets one in BERTopic's style: 0_game_team_season_coach.
     names = [
-        name if is_named(model.topic_names, k) else "_".join([name, *model.words_at(first[k])])
+        name if is_named(model.topic_names, k) else "_".join([name, *telling[k]])
         for k, name in enumerate(model.topic_names)
     ]
     examples: list[list[Any]] = [[] for _ in names]

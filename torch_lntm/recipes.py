@@ -8,20 +8,22 @@ estimators and the studies all use these names, and the meaning of ``"auto"`` is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.corpus.readers import OF_FILES, OF_WORDS
+from torch_lntm.errors import ConfigError, did_you_mean, require_one
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.guides.table import MAX_EPOCHS
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
+from torch_lntm.options import GUIDES as OF_GUIDES
+from torch_lntm.options import MODELS, VARIATIONAL, fit_options
 
 __all__ = ["Recipe"]
 
@@ -83,9 +85,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
-        names = [*GUIDES, *SAMPLERS, AUTO]
-        if self.posterior is not None and self.posterior not in names:
-            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(names)}")
+        require_one([None, *GUIDES, *SAMPLERS, AUTO], posterior=self.posterior)
+
+    @classmethod
+    def of(cls, model: str, posterior: str | None, options: Iterable[str]) -> Recipe:
+        """The recipe of a model, whose posterior depends on the options if it is not given.
+
+        It is ``"auto"``, or the model's default guide if an option is one of variational EM alone.
+
+        Args:
+            model: Name of the model.
+            posterior: Name of the posterior, or ``None``.
+            options: Names of the options of the fit.
+        """
+        groups = fit_options()
+        variational = {name for heading in (*VARIATIONAL, *OF_GUIDES) for name in groups[heading]}
+        if posterior is None and model in MODELS and variational.isdisjoint(options):
+            posterior = AUTO
+        return cls(model, posterior)
 
     @property
     def samples(self) -> bool:
@@ -173,7 +190,7 @@ class Recipe:
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
         unknown = [name for name in explicit if name not in takes]
         if unknown and not takes_any:
-            hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
+            hint = did_you_mean(unknown[0], takes)
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
         shared: dict[str, Any] = {"num_words": num_words, "seed": seed}
         shared |= {} if vocabulary is None else {"vocabulary": vocabulary}
@@ -185,32 +202,11 @@ class Recipe:
         for_engine = _taken(make_engine, options)
         for_guide = _taken(make_guide_of, options, excluded=_ENGINE_OPTIONS)
         for name in sorted(options.keys() - {*takes, *for_engine, *for_guide}):
+            refuse_unknown([name])
             raise ConfigError(_refusal(name, self))
         guide = make_guide_of(model, **for_guide)
         parts = (model,) if self.samples else (model, guide)
         return FitComponents(model, guide, make_engine(*parts, **for_engine | {"seed": seed}))
-
-
-def find_device(name: str) -> torch.device:
-    """Device of a name.
-
-    Args:
-        name: ``"auto"``, or torch's name of a device, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"``
-            is the CUDA device if the machine has one, and the CPU otherwise.
-
-    Raises:
-        ConfigError: The device is unknown or missing.
-    """
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device {name!r}; expected auto, cpu or cuda") from error
-    if device.type == "cuda" and not has_cuda:
-        raise ConfigError(f"device {name}: torch finds no CUDA device here; use auto or cpu")
-    return device
 
 
 def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
@@ -238,17 +234,32 @@ def _taken(
     return {name: value for name, value in options.items() if name in takes}
 
 
+def _owners(option: str) -> list[str]:
+    """Names of the models, posteriors and engines that take an option."""
+    owners = [name for name, make in _makers().items() if _taken(make, {option: None})]
+    # Guides have settings of the same names.
+    return ["variational EM"] if "variational EM" in owners else owners
+
+
+def _makers() -> dict[str, Callable[..., Any]]:
+    sampling = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
+    return {**CONSTRUCTORS, **GUIDES, "variational EM": VariationalEM, **sampling}
+
+
+def refuse_unknown(options: Iterable[str]) -> None:
+    """Refuse options that no model, posterior or engine takes.
+
+    Raises:
+        ConfigError: An option is unknown. The message names a similar one.
+    """
+    for option in options:
+        if not _owners(option):
+            known = {n for make in _makers().values() for n in inspect.signature(make).parameters}
+            hint = did_you_mean(option, [*known, *OF_FILES, *OF_WORDS])
+            raise ConfigError(f"no model, posterior or engine takes {option}{hint}")
+
+
 def _refusal(option: str, recipe: Recipe) -> str:
     """Message about an option that no part of a recipe takes."""
-    makers: dict[str, Callable[..., Any]] = {**CONSTRUCTORS, **GUIDES}
-    makers |= {
-        "variational EM": VariationalEM,
-        **{f"posterior {n}": e for n, e in SAMPLERS.items()},
-    }
-    owners = [name for name, make in makers.items() if _taken(make, {option: None})]
-    if "variational EM" in owners:
-        owners = ["variational EM"]  # guides have settings of the same names
-    if not owners:
-        return f"no model, posterior or engine takes {option}"
     given = " and posterior ".join(filter(None, (recipe.model, recipe.posterior)))
-    return f"{option} is an option of {', '.join(owners)}; leave it out with {given}"
+    return f"{option} is an option of {', '.join(_owners(option))}; leave it out with {given}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,12 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, TooFewDocumentsError, require_whole
+from torch_lntm.errors import (
+    ConfigError,
+    TooFewDocumentsError,
+    knows_its_options,
+    require_whole,
+)
 from torch_lntm.evaluation import (
     AIS,
     CompletionResult,
@@ -189,9 +194,10 @@ def _fit_and_score(
     return _Fit(model, guide, completion, estimate, seconds)
 
 
+@knows_its_options
 def select(
     corpus: Corpus,
-    num_topics: Sequence[int],
+    num_topics: Collection[int],
     *,
     recipe: Recipe | str = "ctm",
     num_seeds: int = 2,
@@ -215,7 +221,8 @@ def select(
     Args:
         corpus: The documents.
         num_topics: Numbers of topics to compare.
-        recipe: The model and its posterior, or the model's name.
+        recipe: The model and its posterior, or the model's name, for which the posterior is chosen
+            as by :func:`~torch_lntm.fit`.
         num_seeds: Number of fits for each number of topics, each from its own seed. One more, to
             documents drawn with replacement, shows how stable the topics are.
         test_fraction: Share of the documents to hold out.
@@ -256,12 +263,13 @@ def select(
         True
     """
     corpus = as_corpus(corpus)
-    sizes = sorted(set(num_topics))
-    if not sizes:
-        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
-    require_whole(2, top_n=top_n, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
+    if not isinstance(num_topics, Collection) or not len(num_topics):
+        expected = "expected numbers of topics to compare, such as [10, 20, 50]"
+        raise ConfigError(f"num_topics is {num_topics!r}; {expected}")
+    require_whole(2, top_n=top_n, **{f"num_topics[{j}]": n for j, n in enumerate(num_topics)})
     require_whole(1, num_seeds=num_seeds)
-    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    sizes = sorted({*num_topics})
+    recipe = Recipe.of(recipe, None, options or {}) if isinstance(recipe, str) else recipe
     train, _ = corpus.split(test_fraction, seed=seed)
     annealing = (AIS() if likelihood is True else likelihood) or None
     shares = (test_fraction, observed_fraction)

@@ -49,6 +49,7 @@ ROOMS = {
         "effects": "regression of proportions",
         "outcomes": "regression on topics",
         "measurement": "codebooks, human checks",
+        "fitting": "documents to a run",
         "selection": "number of topics",
         "estimators": "scikit-learn",
         "interop": "other libraries",
@@ -56,8 +57,12 @@ ROOMS = {
     },
 }
 GROUND = set(next(iter(ROOMS.values())))
-#: The one way up: methods of a fit's result call functions of later rooms (tests/test_imports.py).
-DOORS = PACKAGE / "inference" / "fitted.py"
+#: The one way up: methods of a fit's result and of a model call functions of later rooms
+#: (tests/test_imports.py).
+DOORS = {
+    PACKAGE / "inference" / "fitted.py": {"effects", "reports"},
+    PACKAGE / "models" / "model.py": {"io"},
+}
 #: Width and height of a box, and the distances of their centres, in inches.
 WIDTH, HEIGHT, ACROSS, UP = 2.0, 0.46, 2.25, 0.78
 
@@ -79,8 +84,7 @@ def imports() -> dict[str, set[str]]:
             else:
                 continue
             targets = {name.split(".")[1] for name in names if name.startswith(f"{PACKAGE.name}.")}
-            later = {"effects", "reports"} if path == DOORS else set()
-            graph[room] |= (targets & set(graph)) - {room} - later
+            graph[room] |= (targets & set(graph)) - {room} - DOORS.get(path, set())
     # The command line imports the package, and through it every room.
     graph["cli"] = set(graph) - {"cli"}
     return graph

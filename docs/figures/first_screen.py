@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.plotting.style import distinct_words
 
 NUM_TOPICS, NUM_SHOWN = 15, 5
 FIGURE = Path(__file__).with_suffix(".png")
@@ -27,10 +26,7 @@ def main() -> None:
     guide = lntm.guides.TaylorGuide(model)
     lntm.inference.VariationalEM(model, guide, progress=False).fit(train)
 
-    labels = [
-        f"{k} {' '.join(distinct_words(words.split(), 2))}"
-        for k, words in enumerate(lntm.reports.label_topics(model, train)["frex"])
-    ]
+    labels = lntm.reports.topic_labels(model)
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11.5, 5.2), width_ratios=(2.1, 1), layout="constrained"
     )

@@ -23,7 +23,6 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table_of
 from torch_lntm.inference import ThetaDraws
 from torch_lntm.measurement import Intrusion, Measurement
-from torch_lntm.measurement.intrusion import Task
 
 #: Data sets of a cell.
 BLOCK = 100
@@ -133,12 +132,12 @@ def of_ratings(
 ) -> dict[str, float]:
     """Whether the interval of the precision, and that for independent answers, hold the truth."""
     names = [f"{i:02}" for i in range(TASKS)]
-    tasks = {name: Task(0, ("x", "y"), 0) for name in names}
+    about = {"task": names, "topic": 0, "name": "t", "answer": "a", "a": "x", "b": "y"}
+    tasks = Intrusion("words", pd.DataFrame(about))
     logits = 1 + rng.normal(size=(TASKS, 1)) + spread * rng.normal(size=raters)
     answers = np.where(rng.random(logits.shape) < expit(logits), "a", "b")
     table = pd.DataFrame(product(names, range(raters)), columns=["task", "rater"])
-    row = Intrusion("words", tasks, ("t",)).read_ratings(table.assign(answer=answers.ravel()))
-    found = row.iloc[0]
+    found = tasks.read_ratings(table.assign(answer=answers.ravel())).iloc[0]
     size, p = answers.size, found["precision"]
     centre = (p + 1.92 / size) / (1 + 3.84 / size)
     half = 1.96 / (1 + 3.84 / size) * (p * (1 - p) / size + 0.96 / size**2) ** 0.5

@@ -38,7 +38,7 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     scores = json.loads(Path("run/evaluation.json").read_text())
     assert len(scores) == 2
     corpus = lntm.read_corpus(counts)
-    split = run.split(corpus)
+    split = run.split_documents(corpus)
     expected = lntm.evaluation.document_completion(run.model, split.test)
     assert scores[0]["value"] == pytest.approx(expected.perplexity, rel=1e-4)
     error = expected.perplexity_standard_error
@@ -94,7 +94,7 @@ def test_fit_by_sampling(counts, model, capsys):
     run = lntm.load_run("run")
     assert run.config["posterior"] == "hmc"
     assert run.history[-1]["perplexity"] > 1
-    train = run.split(lntm.read_corpus(counts)).train
+    train = run.split_documents(lntm.read_corpus(counts)).train
     same = CONSTRUCTORS[model](3, 30)
     engine = lntm.inference.MonteCarloEM(same, max_epochs=6, num_chains=2, progress=False)
     engine.fit(train)

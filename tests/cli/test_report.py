@@ -49,6 +49,11 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
     assert Path("mine.html").read_text() == "mine"
     assert main(["report", "run", "--out", "mine.html", "--overwrite", "--by", ""]) == 0
     assert "By party" not in Path("mine.html").read_text(encoding="utf-8")
+    survey = ("--weights", "id", "--strata", "party", "--effects", "~ party", "--num-docs", "0")
+    assert main(["report", "run", *survey, "--num-draws", "3"]) == 0
+    text = Path("run/report.html").read_text(encoding="utf-8")
+    assert "a survey with weights id, 2 strata" in text
+    assert "4 documents, weighted, on ~ party" in text
     assert main(["report", "run", "--by", "county"]) == 1
     assert "county" in capsys.readouterr().err
 

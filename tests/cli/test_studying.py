@@ -51,6 +51,8 @@ def test_effects(run, capsys):
     assert "of topic proportions in 60 documents" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err
+    assert main(["effects", run, "--strata", "party", "--weights", "blog"]) == 0
+    assert "the regression (2 strata)" in capsys.readouterr().out
     predict = ("--predict", "party", "--figure", "party.png")
     assert main(["effects", run, "posts.csv", *predict, "--print-as", "csv"]) == 0
     table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
@@ -89,6 +91,22 @@ def test_effects_refuse_wrong_predictions_before_the_draws(run, capsys, monkeypa
     ):
         assert main(["effects", run, *options]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
+def test_outcomes(run, capsys):
+    capsys.readouterr()
+    brief = ("--num-draws", "6", "--warmup-steps", "2", "--no-progress", "--family", "poisson")
+    ask = ["outcomes", run, "--formula", "blog ~ topics + party", *brief]
+    assert main([*ask, "--per", "0.1", "--figure", "blog.png"]) == 0
+    out = capsys.readouterr().out
+    assert "party[T.Right]" in out
+    assert out.count("draws='joint'") == 1
+    assert Path("blog.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*ask, "--groups", "new=0", "--reference", "1", "--print-as", "csv"]) == 0
+    printed = [row["term"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
+    assert printed == ["topic 0", "new", "party[T.Right]"]
 
 
 @pytest.mark.slow

@@ -78,13 +78,6 @@ def test_equal_seeds_give_equal_orders(corpus):
         assert torch.cat([b.index for b in batches]).tolist() == order(0)
 
 
-def test_invalid_bounds_are_refused_before_the_first_batch(corpus):
-    with pytest.raises(ConfigError, match="max_docs is 0; expected at least 1"):
-        corpus.batches(0)
-    with pytest.raises(ConfigError, match="max_tokens is -5; expected at least 1"):
-        corpus.batches(max_tokens=-5)
-
-
 def test_batch_of_some_documents_keeps_their_positions(corpus, counts):
     batch = corpus.batch([5, 20, 7])
     assert batch.index.tolist() == [5, 20, 7]
@@ -107,13 +100,19 @@ def test_batches_in_a_given_order(corpus, counts):
     assert torch.cat([b.index for b in bounded]).tolist() == order
 
 
-def test_invalid_orders_are_refused(corpus):
-    with pytest.raises(IndexError, match="out of bounds"):
-        corpus.batches(order=[40])
-    with pytest.raises(CorpusError, match="order and shuffle both"):
-        corpus.batches(order=[1], shuffle=True)
-    with pytest.raises(CorpusError, match="holds no document"):
-        corpus.batches(order=[])
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"max_docs": 0}, ConfigError, "max_docs is 0; expected at least 1"),
+        ({"max_tokens": -5}, ConfigError, "max_tokens is -5; expected at least 1"),
+        ({"order": [40]}, IndexError, "out of bounds"),
+        ({"order": [1], "shuffle": True}, CorpusError, "order and shuffle both"),
+        ({"order": []}, CorpusError, "holds no document"),
+    ],
+)
+def test_bad_bounds_and_orders_are_refused_before_the_first_batch(corpus, options, error, match):
+    with pytest.raises(error, match=match):
+        corpus.batches(**options)
 
 
 # ------------------------------------------------------------------ covariates and positions

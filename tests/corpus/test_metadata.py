@@ -209,6 +209,29 @@ def test_other_tables_are_refused_with_advice(table, match):
         Corpus.from_frame(table)
 
 
+class Dataset:
+    """What Hugging Face's Dataset shows, with rows chosen from its table."""
+
+    shard = __len__ = None
+
+    def with_format(self, name):
+        return {"arrow": self}[name]
+
+    def __getitem__(self, rows):
+        assert rows == slice(None)
+        return pa.table({"text": ["stone", "wood"], "id": [ID, ID + 1], "size": [None, ID]})
+
+
+def test_a_dataset_of_hugging_face_gives_its_chosen_rows_exactly():
+    corpus = Corpus.from_frame(Dataset())
+    assert corpus.metadata.to_dict("list") == {"id": [ID, ID + 1], "size": [None, str(ID)]}
+    assert corpus.metadata.index.tolist() == [ID, ID + 1]
+    # A dictionary of splits has no rows of its own, and a stream has no length.
+    splits = type("DatasetDict", (dict,), {"with_format": None})(train=Dataset())
+    with pytest.raises(CorpusError, match=r"DatasetDict; .* take one split"):
+        Corpus.from_frame(splits)
+
+
 def test_records_give_texts_and_metadata():
     records = [{"text": "wood stone", "year": 2001}, {"text": "stone", "party": "left"}]
     corpus = Corpus.from_frame(records, stop_words=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, hypergeom, norm
+from scipy.stats import norm
 from support.corpora import make_corpus
 
 from torch_lntm.corpus import Corpus
@@ -110,24 +110,6 @@ def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
     corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
     drawn = corpus.hold_out_words(fraction).observed_counts.reshape(copies, -1)
     check_moments(drawn.astype(float), document, round(fraction * int(document.sum())))
-
-
-@pytest.mark.slow
-@pytest.mark.stat
-def test_hold_out_draws_are_hypergeometric():
-    # The whole distribution, by chi-square.
-    copies, document = 10_000, np.array([7, 5, 1, 3])
-    corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
-    drawn = corpus.hold_out_words(0.5).observed_counts.reshape(copies, 4)
-    for j, count in enumerate(document):
-        values = np.arange(count + 1)
-        expected = copies * hypergeom(16, count, 8).pmf(values)
-        observed = np.bincount(drawn[:, j], minlength=count + 1)
-        if count == 7:  # 0 and 7 of them are too rare for the chi-square distribution
-            expected = np.array([*(expected[:2].sum(),), *expected[2:6], expected[6:].sum()])
-            observed = np.array([*(observed[:2].sum(),), *observed[2:6], observed[6:].sum()])
-        statistic = ((observed - expected) ** 2 / expected).sum()
-        assert statistic < chi2(len(expected) - 1).isf(1e-7)
 
 
 def test_documents_of_a_billion_tokens_are_not_divided():

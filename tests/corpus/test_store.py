@@ -108,24 +108,19 @@ def test_folders_keep_documents_without_tokens(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize(
-    "rows",
-    [slice(None), slice(10, 40), slice(None, None, -3), [5, 5, 0, 59], np.arange(60) % 3 > 0],
-)
-def test_selection(corpus, folder, rows):
-    found = read_corpus(folder)[rows]
-    assert_same(found, corpus[rows])
-
-
-@pytest.mark.usefixtures("in_parts")
-@pytest.mark.parametrize(
     "derive",
     [
+        lambda corpus: corpus[:],
+        lambda corpus: corpus[10:40],
+        lambda corpus: corpus[::-3],
+        lambda corpus: corpus[[5, 5, 0, 59]],
+        lambda corpus: corpus[np.arange(60) % 3 > 0],
         lambda corpus: corpus.split(0.3, seed=1).train[::-2],
         lambda corpus: corpus.hold_out_words(0.4, seed=2).held_out,
         lambda corpus: corpus.with_vocabulary(sorted(corpus.vocabulary)),
     ],
 )
-def test_derived_corpora(corpus, folder, derive):
+def test_selections_and_derived_corpora(corpus, folder, derive):
     found = derive(read_corpus(folder))
     assert_same(found, derive(corpus))
     assert (found.word_index.dtype, found.counts.dtype) == (np.int32, np.int32)

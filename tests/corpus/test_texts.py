@@ -71,28 +71,25 @@ def test_from_texts_with_a_vocabulary_warns_once_with_counts():
 # ------------------------------------------------------------------ words left out by default
 
 
-def test_english_stop_words_are_left_out():
-    corpus = Corpus.from_texts(["The cat saw the dog.", "The dog and the bird"])
-    assert corpus.vocabulary == ("bird", "cat", "dog", "saw")
-    assert corpus.preparation == "left out 2 English stop words (stop_words none keeps them)"
-    assert corpus[0].preparation == corpus.preparation
-    phrases = Corpus.from_texts(["out of the blue"], ngram_range=(2, 2))
-    assert phrases.vocabulary == ("of the", "out of", "the blue")
+GERMAN = "die katze sah was der vogel in dem haus tut da es um zu ab ja du er wo ob im"
+LEFT_OUT = "left out 2 English stop words (stop_words none keeps them)"
 
 
-@pytest.mark.parametrize("none", [None, "none"])
-def test_stop_words_can_be_kept(none):
-    corpus = Corpus.from_texts(["The cat saw the dog."], stop_words=none)
-    assert corpus.vocabulary == ("cat", "dog", "saw", "the")
-    assert corpus.preparation is None
-
-
-def test_texts_in_other_languages_keep_all_words():
-    # "was" and "in" are English stop words, too few of them for a text in English.
-    text = "die Katze und der Hund sahen was der Vogel im Garten hinter dem alten Haus machte "
-    corpus = Corpus.from_texts([text + "während alle anderen in der Küche aßen"])
-    assert {"was", "in"} <= set(corpus.vocabulary)
-    assert corpus.preparation is None
+@pytest.mark.parametrize(
+    ("texts", "options", "words", "preparation"),
+    [
+        (["The cat saw the dog.", "The dog and the bird"], {}, "bird cat dog saw", LEFT_OUT),
+        (["The cat saw the dog."], {"stop_words": None}, "cat dog saw the", None),
+        (["The cat saw the dog."], {"stop_words": "none"}, "cat dog saw the", None),
+        (["out of the blue"], {"ngram_range": (2, 2)}, "of the out of the blue", None),
+        # "was" and "in" are English stop words, too few of them for a text in English.
+        ([GERMAN], {"lowercase": False}, " ".join(sorted(GERMAN.split())), None),
+    ],
+)
+def test_english_stop_words_are_left_out_of_english_texts(texts, options, words, preparation):
+    corpus = Corpus.from_texts(texts, **options)
+    assert " ".join(corpus.vocabulary) == words
+    assert corpus.preparation == corpus[0].preparation == preparation
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,23 @@ def test_random_terms_and_formulas_without_columns_have_no_comparisons(corpus, t
         mixed.avg_comparisons("blog")
     with pytest.raises(ConfigError, match="has no columns to compare"):
         estimate(model, twice, corpus, "~ 1", progress=False).avg_slopes()
+
+
+def test_a_table_for_a_paper_has_a_row_for_each_topic(corpus, theta) -> None:
+    model = lntm.models.ctm(NUM_TOPICS, 6)
+    model.topic_names = {1: "tax & war"}
+    draws = np.stack([theta, theta])
+    effects = estimate(model, draws, corpus, "~ side + I(1000 * age)", progress=False)
+    rows, plain = effects.table().set_index(["topic", "term"]), effects.paper_table()
+    assert plain.index.tolist() == ["0", "tax & war", "2"]
+    assert plain.columns.tolist() == [*effects.formula.names]
+    side, age = (rows.loc[0, term] for term in plain.columns[[1, -1]])
+    assert 0.01 < side.std_error < 0.1
+    assert plain.iloc[0, 1] == f"{side.estimate:.3f} ({side.std_error:.3f})"
+    assert 1e-5 < age.std_error < 1e-4
+    assert plain.iloc[0, -1] == f"{age.estimate:.6f} ({age.std_error:.6f})"
+    assert side.p_value < 0.001
+    starred = effects.paper_table(stars=True)
+    assert starred.iloc[0, 1] == f"{side.estimate:.3f}*** ({side.std_error:.3f})"
+    assert r"tax \& war & " in plain.to_latex(escape=True)
+    assert "<th>tax &amp; war</th>" in plain.to_html()

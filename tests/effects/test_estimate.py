@@ -262,6 +262,37 @@ def test_uncertain_proportions_leave_one_degree_of_freedom() -> None:
         assert np.isfinite([row.lower, row.upper]).all()
 
 
+@pytest.mark.parametrize("link", ["logit", "identity"])
+def test_the_sum_of_all_topics_has_no_p_value(model, guide, corpus, link) -> None:
+    groups = {"all": [0, 1, 2], "two": [0, 1]}
+    theta = theta_of(model, guide, corpus, 4).float()
+    effects = estimate(model, theta, corpus, "~ party", groups=groups, link=link)
+    table = effects.table().set_index("topic")
+    assert table.loc["all", "p_value"].isna().all()
+    assert table.loc["two", "p_value"].notna().all()
+    assert (table.loc["all", "std_error"] == 0).all()
+    assert (table.loc["all", "lower"] == table.loc["all", "upper"]).all()
+    assert effects.predict("party").query("topic == 'all'")["estimate"].to_numpy() == pytest.approx(
+        1
+    )
+
+
+@pytest.mark.parametrize("link", ["logit", "identity"])
+def test_extreme_weights_count_by_their_ratios(model, guide, corpus, link) -> None:
+    theta = theta_of(model, guide, corpus, 4)
+    w = np.where(np.arange(NUM_DOCS) % 2, 1.0, 0.5)
+    options = {"link": link, "strata": np.arange(NUM_DOCS) % 2}
+    plain, large, small = (
+        estimate(model, theta, corpus, "~ party", weights=scale * w, **options).table()
+        for scale in (1.0, 1e308, 1e-307)
+    )
+    pd.testing.assert_frame_equal(large, plain)
+    pd.testing.assert_frame_equal(small, plain)
+    w[0] = 1e-15
+    table = estimate(model, theta, corpus, "~ party", weights=w, **options).table()
+    assert np.isfinite(table[["estimate", "std_error"]]).all(axis=None)
+
+
 def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 4)
     by_name = estimate(model, theta, corpus, "~ party", clusters="blog", weights="age")
@@ -431,7 +462,13 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     refused("lacks a value", *few, weights=np.r_[np.nan, np.ones(59)], error=CorpusError)
     refused("finite numbers from 0", *few, weights=np.r_[np.inf, np.ones(59)])
     refused("finite numbers from 0", *few, weights="party")
+    refused("0.5 and 1e\\+308; expected ratios", *few, weights=np.r_[1e308, np.full(59, 0.5)])
     refused("'clusters': expected one", *few, clusters=[1, 2], error=CorpusError)
+    halves = np.arange(60) % 2
+    refused("cluster '0' lies in several strata", *few, clusters=np.arange(60) // 2, strata=halves)
+    refused("stratum '9' has a single doc", *few, strata=np.r_[9, halves[1:]])
+    refused("stratum '0' has a single clu", *few, clusters=halves, strata=halves)
+    refused("leave out .*strata", model, theta, corpus, "~ (1 | blog)", strata=halves)
     refused("expected at least 2 draws", model, guide, corpus, "~ party", num_draws=1)
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS)
     refused("another model", other, guide, corpus, "~ party", error=IncompatibleGuideError)

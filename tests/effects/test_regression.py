@@ -96,6 +96,48 @@ def test_linear_regressions_equal_statsmodels(table, formula, kind) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+def linearised(scores: np.ndarray, clusters: Any, strata: Any) -> np.ndarray:
+    """Variance of a total by Taylor linearisation, as by R's package survey: a loop over strata."""
+    found = np.zeros((scores.shape[1],) * 2)
+    for stratum in np.unique(strata):
+        at = strata == stratum
+        totals = [scores[at & (clusters == c)].sum(0) for c in np.unique(clusters[at])]
+        apart = np.array(totals) - np.mean(totals, axis=0)
+        found += len(totals) / (len(totals) - 1) * apart.T @ apart
+    return found
+
+
+@pytest.mark.parametrize("clustered", [True, False])
+@pytest.mark.parametrize("link", ["identity", "logit"])
+def test_strata_have_the_variances_of_a_survey(table, clustered, link) -> None:
+    clusters = table.blog if clustered else pd.Series(table.index)
+    strata = (table.blog % 3).map({0: "north", 1: "south", 2: "west"})
+    # A stratum with a mean of its own: its variance between strata is none of the sample's.
+    y = np.clip(table.y + 0.2 * (strata == "south"), 0.01, 0.99)
+    options = {"clusters": "blog"} if clustered else {}
+    effects = known(y, table, "~ age", strata=strata, weights="w", link=link, **options)
+    x, w = np.column_stack([np.ones(NUM_DOCS), table.age]), table.w.to_numpy()
+    b = np.zeros(2)
+    for _ in range(30):
+        mean = x @ b if link == "identity" else scipy.special.expit(x @ b)
+        slope = np.ones(NUM_DOCS) if link == "identity" else mean * (1 - mean)
+        bread = np.linalg.inv((w * slope * x.T) @ x)
+        scores = (w * (y.to_numpy() - mean))[:, None] * x
+        b = b + bread @ scores.sum(0)
+    variance = bread @ linearised(scores, clusters.to_numpy(), strata.to_numpy()) @ bread
+    rows = slope[:2, None] * x[:2]
+    errors = np.sqrt(np.diag(rows @ variance @ rows.T) * (NUM_DOCS - 1) / (NUM_DOCS - 2))
+    expected = np.column_stack([mean[:2], errors])
+    np.testing.assert_allclose(points_of(effects, table[:2]), expected, rtol=1e-6)
+    assert effects.regression.freedom == (12 - 3 if clustered else NUM_DOCS - 2 - 2)
+    text = "12 clusters in 3 strata" if clustered else "the regression (3 strata)"
+    assert text in repr(effects)
+    one = known(y, table, "~ age", strata=np.ones(NUM_DOCS), weights="w", link=link, **options)
+    none = {"standard_errors": "HC1", **options}
+    none = known(y, table, "~ age", weights="w", link=link, **none)
+    np.testing.assert_allclose(points_of(one, table[:2]), points_of(none, table[:2]), rtol=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["HC1", "clusters"])
 @pytest.mark.parametrize("formula", DESIGNS)

@@ -123,7 +123,7 @@ def test_document_topics_keep_the_metadata(corpus):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"estimate": "median"}, "estimate 'median'"),
+        ({"estimate": "median"}, "estimate is 'median'"),
         ({"num_draws": 0}, "num_draws is 0; expected at least 1"),
         ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),

@@ -78,10 +78,10 @@ def test_a_run_refuses_split_and_scores_of_another_run(tmp_path):
         save_run(tmp_path / "run", MODELS[0], result, {}, **given)
         if seconds == 1.0:
             run = load_run(tmp_path / "run")
-            assert run.split(corpus).test_index.tolist() == split.test_index.tolist()
+            assert run.split_documents(corpus).test_index.tolist() == split.test_index.tolist()
             assert run.read("evaluation.json", read_scores).equals(scores)
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
-        run.split(corpus)
+        run.split_documents(corpus)
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
         lntm.report(run, corpus, num_draws=2)
 

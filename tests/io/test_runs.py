@@ -36,7 +36,7 @@ def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     assert run.metadata["seed"] == 7
     assert run.metadata["versions"]["torch"] == torch.__version__
     assert run.model.vocabulary == WORDS
-    again = run.split(corpus)
+    again = run.split_documents(corpus)
     assert again.test_index.tolist() == split.test_index.tolist()
 
 
@@ -45,7 +45,7 @@ def test_a_missing_split_is_an_error_if_documents_were_held_out(tmp_path, corpus
     path = save_run(tmp_path / "run", make_model(), make_result(), config, split=split)
     (path / SPLIT).unlink()
     with pytest.raises(ConfigError, match="no such file, but documents were held out"):
-        load_run(path).split(corpus)
+        load_run(path).split_documents(corpus)
 
 
 def test_a_run_is_replaced_only_with_overwrite(folder):
@@ -67,7 +67,7 @@ def test_a_run_is_replaced_only_with_overwrite(folder):
 )
 @pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "folder", "numbers"])
 def test_a_damaged_file_is_named(folder, corpus, name, damage):
-    assert load_run(folder).split(corpus) is None
+    assert load_run(folder).split_documents(corpus) is None
     path = folder / name
     data = path.read_bytes()
     path.unlink()
@@ -127,7 +127,7 @@ def test_runs_of_the_first_format_are_read(name):
     assert run.metadata["corpus"]["fingerprint"] == corpus.fingerprint()
     assert len(run.history) == expected["iterations"]
     assert run.history[-1]["objective"] == expected["objective"]
-    assert run.split(corpus).test_index.tolist() == expected["test_index"]
+    assert run.split_documents(corpus).test_index.tolist() == expected["test_index"]
     scores = read_scores(FITS / name / "evaluation.json")[["metric", "value"]].to_numpy().tolist()
     assert scores == expected["scores"]
     theta = transform(run.guide(), corpus).theta[:6]

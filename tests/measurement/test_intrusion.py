@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.measurement.intrusion import Intrusion, Task
+from torch_lntm.measurement import Intrusion
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_a_task_hides_one_intruder(book, documents, kind):
     positions = set(key["answer"])
     assert len(positions) > 2
     # Equal arguments give equal tasks, other seeds give others.
-    assert book.intrusion(**make, seed=4).tasks == tasks.tasks
-    assert book.intrusion(**make, seed=5).tasks.keys() != tasks.tasks.keys()
+    pd.testing.assert_frame_equal(book.intrusion(**make, seed=4).tasks, tasks.tasks)
+    assert {*book.intrusion(**make, seed=5).tasks["task"]} != {*key["task"]}
 
 
 def test_the_file_of_raters_has_no_answers(book, tmp_path):
@@ -133,9 +133,9 @@ def test_other_ratings_are_refused(book, change, message):
 
 
 def test_tasks_that_cannot_be_made_are_refused(book, documents):
-    with pytest.raises(ConfigError, match="kind 'word'; expected one of words, word sets, doc"):
+    with pytest.raises(ConfigError, match="kind is 'word'; expected one of words, word sets, doc"):
         book.intrusion("word")
-    with pytest.raises(ConfigError, match="give them as corpus"):
+    with pytest.raises(ConfigError, match="give the documents to measure"):
         book.intrusion("documents")
     small = lntm.codebook(lntm.models.ctm(3, 60))
     with pytest.raises(ConfigError, match="need at least 4 topics"):
@@ -155,9 +155,8 @@ def test_intervals_hold_the_precision_for_other_tasks_and_raters(raters):
     independent answers holds it in .68 and .64. With 300 simulations, the bounds fail in 1 of 500.
     """
     names = [f"{i:02}" for i in range(60)]
-    tasks = Intrusion(
-        "words", {n: Task(i % 20, ("x", "y"), 0) for i, n in enumerate(names)}, "a" * 20
-    )
+    about = {"task": names, "topic": [*range(20)] * 3, "name": "t", "answer": "a"}
+    tasks = Intrusion("words", pd.DataFrame({**about, "a": "x", "b": "y"}))
     rng = np.random.default_rng(0)
     truth = expit(rng.normal(0.0, 1.25**0.5, 10**6) + 1).mean()
     held = []

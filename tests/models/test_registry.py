@@ -179,7 +179,7 @@ NAN, INF = float("nan"), float("inf")
             "is 3; expected 1 to 2: 3 topics have 2 contrasts",
         ),
         ("iftm", {"num_sources": 0}, "num_sources is 0; expected 1 to 2"),
-        ("iftm", {"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
+        ("iftm", {"source": "cauchy"}, "source is 'cauchy'; expected one of gaussian, laplace"),
         ("iftm", {"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (3, 2)"),
         ("iftm", {"mixing": torch.full((3, 2), NAN)}, "expected (3, 2) finite"),
         ("iftm", {"mixing": torch.eye(3, 2) * torch.tensor([1, 0])}, "column of source 1 is 0"),

@@ -26,6 +26,8 @@ def test_topics_are_sorted_by_share_and_list_correlated_topics():
     assert third.opposed == ((2, pytest.approx(float(correlation[0, 2]))),)
     assert third.opposed[0][1] < 0
     assert second.correlated == ()
+    line = f"with 1 dog ({third.correlated[0][1]:+.2f}); against 2"
+    assert line in str(model.topic_table([0.2, 0.5, 0.3], num_correlated=1))
 
 
 def make_unequal():

@@ -9,6 +9,7 @@ import pytest
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.reports.page import render_page
 
 
 def make_posts(**columns: Any) -> lntm.Corpus:
@@ -33,6 +34,26 @@ def test_effects_are_contrasts_of_expected_outcomes() -> None:
     assert against["topic 0"] == pytest.approx(0.1 * (at[0] - both))
     assert "two" not in against
     assert "worst R-hat" in repr(found)
+
+
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
+def test_the_report_says_what_the_largest_effect_means() -> None:
+    model, posts = lntm.models.ctm(3, 10, seed=1), make_posts()
+    settings: Any = {"num_draws": 6, "warmup_steps": 2, "family": "binomial"}
+    found = lntm.outcomes.estimate(model, posts, "one ~ topics + x", **settings)
+    guide = lntm.guides.TaylorGuide(model)
+    page = render_page(guide, posts, outcomes=found, num_docs=0, progress=False)
+    at = found.coefficients.mean((0, 1))[:3]
+    effects = [
+        at[k] - np.average(np.delete(at, k), weights=np.delete(found.shares, k)) for k in range(3)
+    ]
+    topic = int(np.argmax(np.abs(effects)))
+    change = "higher" if effects[topic] > 0 else "lower"
+    assert f"points more of topic {topic}, and less" in page
+    assert f"has the log odds of one {change} by {abs(effects[topic]) / 10:.3g} in" in page
+    ax = found.plot(per=0.1)
+    assert [label.get_text() for label in ax.get_yticklabels()] == [f"topic {k}" for k in range(3)]
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), np.array(effects) / 10)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics
+from torch_lntm.models.names import name_words
 from torch_lntm.reports import label_topics, representative_documents, topic_labels
 from torch_lntm.reports.labels import word_scores
 
@@ -24,7 +25,31 @@ def test_names_of_topics_skip_inflections() -> None:
     assert topic_labels(model) == ["0 test unit"]
     model.vocabulary = ["file", "files", "filed", "disk"]
     assert topic_labels(model) == ["0 file disk"]
-    assert topic_labels(model, 3) == ["0 file disk files"]
+
+
+def test_names_are_frequent_words_that_tell_topics() -> None:
+    model = lntm.models.ctm(2, 4, vocabulary=WORDS)
+    model.topics.set_(probs=torch.tensor(TOPICS))
+    # By hand: of topic 0, √0.4 log(0.4/0.225) = 0.364 for "tax", 0.150 for "rare", 0 for "the".
+    assert topic_labels(model) == ["0 tax rare the", "1 war"]
+    assert topic_labels(model, 2) == ["0 tax rare", "1 war the"]
+    model.topic_names = {0: "0 budget"}
+    assert topic_labels(model, 1) == ["0 budget", "1 war"]
+    assert topic_labels(model, 1, numbered=False) == ["0 budget", "war"]
+    assert topic_labels(model, 0, numbered=False) == ["0 budget", "1"]
+
+
+def test_no_word_is_in_two_names() -> None:
+    rng = np.random.default_rng(0)
+    shared, own = rng.dirichlet(np.full(40, 0.3)), rng.dirichlet(np.full(40, 0.1), 8)
+    probs = torch.tensor(0.7 * shared + 0.3 * own)
+    names = name_words(probs, lambda row: [f"{v}x" for v in row], 3)
+    found = [int(word[:-1]) for words in names for word in words]
+    assert len({*found}) == len(found) > 20
+    scores = (probs.sqrt() * (probs / probs.mean(0)).log()).numpy()
+    for k, (first, *_) in enumerate(names):
+        of_topic = [v for v in range(40) if probs[:, v].argmax() == k]
+        assert int(first[:-1]) == max(of_topic, key=lambda v: scores[k, v])
 
 
 def test_lift_and_score_equal_their_formulas() -> None:
@@ -73,7 +98,7 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
 
 
 def test_invalid_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="measure 'tfidf'"):
+    with pytest.raises(ConfigError, match="measure is 'tfidf'"):
         word_scores(TOPICS, TOTALS, "tfidf")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"frequency_weight is 1\.5"):
         word_scores(TOPICS, TOTALS, frequency_weight=1.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -42,9 +43,19 @@ def make(num_topics=4, num_docs=NUM_DOCS, num_words=30, correlation=0.8):
 
 
 def tips(html, picture):
-    """Texts of a picture's parts where the mouse points, by their ``gid``."""
-    found = re.findall(rf'<g id="{picture}-([^"]*)"><title>([^<]*)</title>', html)
-    return {gid: unescape(text) for gid, text in found}
+    """Texts of a picture's panels where the mouse points, by the name of the topic."""
+    found = re.findall(rf'<title id="{picture}-\d+">[^<]*?, ([^\n]*)\n([^<]*)</title>', html)
+    return {unescape(name): unescape(text) for name, text in found}
+
+
+def atlas_of(html):
+    """What the script of a page draws."""
+    (text,) = re.findall(r'<script type="application/json" id="atlas">(.*?)</script>', html)
+    return json.loads(text)
+
+
+def names_of(model):
+    return [name.partition(" ")[2] for name in lntm.reports.topic_labels(model)]
 
 
 def shown_documents(html, topic):
@@ -84,11 +95,9 @@ def page(html):
 def test_the_page_is_complete_and_loads_nothing_from_outside(page, html):
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    parts = ["topics", "map", "correlations", "prevalence", "each", "scores", "settings", "cite"]
+    parts = ["map", "topics", "prevalence", "correlations", "each", "scores", "settings", "cite"]
     assert [i for i in ids if i in parts] == parts
     links = [str(a["href"]) for a in page.all("a")]
-    circles = [a["id"] for a in page.all("g") if str(a.get("id")).startswith("map-topic-")]
-    assert circles == [f"map-topic-{k}" for k in range(4)]
     assert {f"#topic-{k}" for k in range(4)} <= set(links) <= {f"#{i}" for i in ids}
     assert not page.all("link") + page.all("img") + page.all("iframe")
     assert not [a for _, a in page.elements if "src" in a]
@@ -109,7 +118,7 @@ def test_intervals_of_quoted_documents_have_their_ends_at_ranks_of_200_draws(kno
 
 
 def test_texts_of_documents_are_escaped(page):
-    assert len(page.all("script")) == 1
+    assert [script.get("type") for script in page.all("script")] == ["application/json", None]
     for _, attributes in page.elements:
         assert not [name for name in attributes if name.startswith("on")]
     (title,) = page.said("title")[:1]
@@ -149,7 +158,7 @@ def test_numbers_equal_the_summarys(known, page, html):
         assert f"{100 * overall.lower[0, k]:.1f} to {100 * overall.upper[0, k]:.1f} %" in cells
     (prevalence,) = found.prevalence
     g = prevalence.levels.names.index("left")
-    label = next(tip for tip in tips(html, "prevalence-0").values() if tip.startswith("2 "))
+    label = tips(html, "prevalence-0")[names_of(known[0].model)[2]]
     assert f"left: {prevalence.mean[g, 2]:.2%}, {prevalence.lower[g, 2]:.2%} to" in label
     assert "(20 documents)" in label
     assert "512.2" in page.said("td")
@@ -180,11 +189,30 @@ def test_a_large_corpus_is_sampled_and_the_page_says_so(known):
         render_page(guide, corpus, texts=["text"] * 25, max_docs=25)
 
 
+def test_a_page_is_weighted_and_says_so(known):
+    guide, corpus = known
+    weights, blogs = np.arange(len(corpus)) % 4 + 0.5, np.arange(len(corpus)) // 5
+    columns = corpus.with_metadata({"w": weights, "blog": blogs})
+    survey = {"strata": np.arange(len(corpus)) // 5 % 2, "clusters": "blog"}
+    html = render_page(guide, columns, weights="w", **survey)
+    summary = lntm.reports.summarise_corpus(guide, columns, ["party"], weights="w", **survey)
+    for share, low, high in zip(
+        summary.overall.mean[0], summary.overall.lower[0], summary.overall.upper[0], strict=True
+    ):
+        assert f"{100 * share:.1f} %" in html
+        assert f"{100 * low:.1f} to {100 * high:.1f} %" in html
+    assert "a survey with weights w, 8 clusters in 2 strata" in html
+    assert "By party" in html
+    assert "By w" not in html
+    sampled = render_page(guide, corpus, max_docs=30, weights=weights, num_docs=0)
+    assert "a survey with given weights" in sampled
+
+
 def test_lines_join_correlated_topics_only():
     guide, corpus = make(num_docs=400)
     html = render_page(guide, corpus, by=[], num_docs=0)
     page = Page(html)
-    assert {*tips(html, "graph")} == {"topic-0", "topic-1", "pair-0-1"}
+    assert [pair[:2] for pair in atlas_of(html)["lines"]] == [[0, 1]]
     assert "Prevalence" not in page.said("h2")
     guide, corpus = make(num_docs=3)
     page = Page(render_page(guide, corpus, by=[]))
@@ -268,8 +296,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
     page = Page(html)
     assert "Expected proportion by party" in page.said("h3")
     for point in effects.predict("party").itertuples():
-        told = tips(html, "effects-0").values()
-        label = next(tip for tip in told if tip.split()[0] == str(point.topic))
+        label = tips(html, "effects-0")[str(point.topic)]
         assert f"{point.party}: {point.estimate:.2%}, {point.lower:.2%} to" in label
     for effect in effects.table(0.95).itertuples():
         assert effect.term in page.said("th")
@@ -334,7 +361,7 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]
     lntm.report(result, corpus, path, overwrite=True, source=guide, **few)
     html = path.read_text(encoding="utf-8")
-    assert "by the model ctm and the posterior taylor" in html
+    assert "The proportions of the documents come from the posterior taylor" in html
 
 
 @pytest.mark.slow

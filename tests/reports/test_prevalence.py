@@ -94,6 +94,48 @@ def test_weighted_shares_have_the_errors_of_a_survey(known, theta):
         summarise_corpus(draws, corpus, weights=-weights)
 
 
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("clustered", [True, False])
+@pytest.mark.parametrize("max_docs", [None, 5])
+def test_levels_are_domains_of_a_survey(known, theta, clustered, stratified, max_docs):
+    """Taylor linearisation of weighted means, by loops over draws, strata and clusters."""
+    guide, corpus = known
+    weights, clusters = np.random.default_rng(2).uniform(0.5, 3, 12), np.arange(12) * 5 % 6
+    strata = clusters % 2 if clustered else np.arange(12) // 5 % 2
+    options = {"clusters": clusters} if clustered else {}
+    options |= {"strata": strata} if stratified else {}
+    draws = theta_draws(guide, corpus, SAMPLES, seed=3, max_docs=max_docs)
+    found = summarise_corpus(draws, corpus, ["party"], weights=weights, **options)
+    clusters = clusters if clustered else np.arange(12)
+    strata = strata if stratified else np.zeros(12)
+    party, filled = np.array(corpus.metadata["party"], object), corpus.lengths > 0
+    (by_party,) = found.prevalence
+    levels = [(by_party, at, name) for at, name in enumerate(by_party.levels.names[:2])]
+    for shown, at, name in [(found.overall, 0, None), *levels]:
+        counted = filled if name is None else filled & (party == name)
+        w = np.where(counted, weights, 0) / weights[counted].sum()
+        means, within, freedom = theta.transpose(0, 2, 1) @ w, 0.0, 0
+        for stratum in np.unique(strata):
+            own = filled & (strata == stratum)
+            present = np.unique(clusters[own & counted])
+            # Without strata, a level is a sample of its own.
+            units = np.unique(clusters[own]) if stratified else present
+            freedom += max(len(present) - 1, 0)
+            scores = w[:, None] * (theta - means[:, None])
+            totals = np.stack([scores[:, own & (clusters == c)].sum(1) for c in units], 1)
+            totals -= totals.mean(1, keepdims=True)
+            within = within + len(units) / (len(units) - 1) * np.square(totals).sum(1).mean(0)
+        error = np.sqrt(within + (1 + 1 / SAMPLES) * means.var(0, ddof=1))
+        assert shown.mean[at] == pytest.approx(means.mean(0))
+        assert shown.standard_error[at] == pytest.approx(error)
+        ends = scipy.stats.t.interval(0.95, freedom, means.mean(0), error)
+        assert shown.upper[at] == pytest.approx(np.minimum(ends[1], 1))
+    expected = ["given weights", "6 clusters" * clustered + " in " * (clustered and stratified)]
+    assert found.design.startswith(expected[0])
+    assert found.design.endswith("2 strata" if stratified else expected[1])
+    assert np.isinf(by_party.standard_error[2]).all()  # of a level of one document
+
+
 def test_groups_that_differ_more_clearly_have_a_larger_difference():
     mean = np.array([[0.2, 0.3, 0.5], [0.2, 0.4, 0.4]])
     error = np.array([[0.1, 0.01, 0.1], [0.1, 0.01, 0.1]])

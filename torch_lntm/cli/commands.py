@@ -6,6 +6,7 @@ import functools
 import math
 import shlex
 import subprocess
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +31,6 @@ from torch_lntm.cli.documents import (
 from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.values import lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.options import MODELS
 
 if TYPE_CHECKING:
     from torch_lntm.models import TopicModel
@@ -209,7 +209,7 @@ def evaluate(
         method = "ais" if run.sampled else "importance"
     test, train = corpus, None
     if documents.are_of_fit:
-        split = run.split(corpus)
+        split = run.split_documents(corpus)
         if split is None:
             say("warning: the model was fitted to these documents")
         else:
@@ -267,6 +267,9 @@ def names(
         print_as: Output format.
     """
     run_folder = documents.run_folder
+    if documents.corpus and ask is None:
+        given = f"names has no use for {documents.corpus!r} without --ask"
+        raise ConfigError(f"{given}; to name topics, pass --set '7=politics; 9=trade'")
     if set is not None or clear:
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
@@ -342,6 +345,84 @@ def tree(
         save_figure(lntm.plotting.tree_plot(merged).figure, figure)
 
 
+@register_command("refine")
+@takes("inference:refine", "num_epochs")
+def refine(
+    documents: RunDocuments,
+    *,
+    out: str,
+    split: dict[str, Any] | str | None = None,
+    absorb: str | None = None,
+    forbid: str | None = None,
+    move: dict[str, Any] | str | None = None,
+    top_n: int = 10,
+    overwrite: bool = False,
+    **options: Any,
+) -> None:
+    """Split and join topics of a run, move and forbid words, and write the refined run.
+
+    Other topics keep their words and chains. The old run stays, so that every decision can be taken
+    back, and the new one has the list of all decisions in its metadata.json.
+
+    Args:
+        out: Folder of the refined run.
+        split: Numbers of parts by topic, such as "7=3; economy=2".
+        absorb: Topics to join, such as "3,9; 4,1,2". The first of each list absorbs the others.
+        forbid: Words to leave out, separated by commas.
+        move: Topics by word, such as "tariff=trade; quota=trade". Each word becomes a keyword.
+        top_n: Number of top words to print for each topic.
+        overwrite: Replace an existing run.
+    """
+    from torch_lntm.io.runs import corpus_facts
+
+    lntm.io.check_target(Path(out), overwrite)
+    run, corpus = documents.load()
+    if not documents.are_of_fit:
+        raise ConfigError(f"refine needs the documents of the fit; {corpus!r} has others")
+    parts = {
+        topic: _whole(number) for topic, number in mapping_option("split", split or {}).items()
+    }
+    refined = lntm.refine(
+        run,
+        documents.training(run, corpus),
+        split=parts,
+        absorb=[_items(topics) for topics in (absorb or "").split(";") if topics.strip()],
+        forbid=_items(forbid or ""),
+        move=mapping_option("move", move or {}),
+        **options,
+        **documents.random,
+    )
+    held_out, words = run.split_documents(corpus), refined.model.vocabulary
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
+        corpus = corpus if words is None else corpus.with_vocabulary(words)
+    config = {"num_topics": refined.model.num_topics, "posterior": "hmc", "out": out}
+    lntm.io.save_run(
+        out,
+        refined.model,
+        refined,
+        run.config | config,
+        metadata={"corpus": corpus_facts(corpus)},
+        split=None if held_out is None else replace(held_out, corpus=corpus),
+        overwrite=overwrite,
+    )
+    show(refined.topic_table(top_n=top_n))
+    show(f"\nThe refined run is in {out}")
+
+
+def _items(text: str) -> list[str]:
+    """Items of an option, separated by commas."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _whole(number: Any) -> int:
+    """The number of parts of a topic."""
+    try:
+        return int(number)
+    except ValueError:
+        raise ConfigError(f"split: {number!r}; expected numbers of parts, as in 7=3") from None
+
+
 @register_command("convert")
 def convert(
     documents: Documents,
@@ -371,7 +452,7 @@ def convert(
 
 
 @register_command("effects")
-@takes("effects:estimate", "link outcome standard_errors clusters weights num_draws")
+@takes("effects:estimate", "link outcome standard_errors clusters strata weights num_draws")
 def effects(
     documents: RunDocuments,
     *,
@@ -403,6 +484,7 @@ def effects(
         outcome: Outcome to regress instead, such as "economy / (economy + 7)", of topics and
             --groups.
         clusters: Column of clusters of dependent documents.
+        strata: Column of the strata from which clusters or documents were sampled.
         weights: Column of the documents' weights.
         source: Source of the draws. guide: The approximation that the run used, or the model's
             default guide after posterior hmc. chains: Chains of each document, which continue those
@@ -458,6 +540,49 @@ def _own_formula(model: Any) -> str:
     return str(covariates.formula.text)
 
 
+@register_command("outcomes")
+@takes("outcomes:estimate", "family draws num_chains num_draws warmup_steps topics prior")
+def outcomes(
+    documents: RunDocuments,
+    *,
+    formula: str,
+    groups: dict[str, Any] | str | None = None,
+    level: float = 0.95,
+    reference: str | None = None,
+    per: float = 1.0,
+    print_as: Literal["text", "json", "csv"] = "text",
+    figure: str | None = None,
+    **options: Any,
+) -> None:
+    """Print how an outcome of the documents depends on their topics.
+
+    CORPUS defaults to the corpus of the fit, including the held-out documents.
+
+    Args:
+        formula: Outcome and columns, such as "log(sales) ~ topics + employees". The word topics
+            stands for the shares of all topics.
+        groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
+            .yaml with topics by group.
+        level: Probability of the intervals.
+        reference: Topic, by number or name, or group to compare with. By default, each topic is
+            compared with all others together.
+        per: Rise of a topic's share, such as 0.1 for ten percentage points.
+        print_as: Output format.
+        figure: File for a figure of the effects, such as effects.png.
+    """
+    run, corpus = documents.load()
+    options |= {"groups": lists_option("groups", groups), **documents.random}
+    found = lntm.outcomes.estimate(run, corpus, formula, **options)
+    asked: Any = {"level": level, "reference": reference, "per": per}
+    if figure is not None:
+        save_figure(found.plot(**asked).figure, figure)
+    if print_as == "text":
+        show(found.format(**asked))
+        return
+    say(repr(found))
+    show(lntm.frames.render(found.frame(**asked), print_as))
+
+
 @register_command("select")
 @takes("selection:select", "num_seeds test_fraction top_n likelihood")
 def select(
@@ -495,7 +620,7 @@ def select(
     from torch_lntm.recipes import Recipe
 
     sizes = whole_numbers("num_topics", num_topics)
-    recipe = Recipe(model, posterior or ("auto" if model in MODELS else None))
+    recipe = Recipe.of(model, posterior, ())
     device = computation.start()
     corpus = documents.read()
     if corpus.preparation:
@@ -535,7 +660,10 @@ def stability(
 
 
 @register_command("report")
-@takes("reports.page:render_page", "title top_n num_docs max_docs num_draws")
+@takes(
+    "reports.page:render_page",
+    "title weights clusters strata top_n num_docs max_docs num_draws",
+)
 def report(
     documents: RunDocuments,
     *,
@@ -561,6 +689,9 @@ def report(
             column.
         groups: Groups of topics to show, such as "economy=3,7; war=1", or a file that ends in .json
             or .yaml with topics by group. With --effects, the effects are those of the groups.
+        weights: Column of the documents' weights, in shares, prevalence and --effects.
+        clusters: Column of clusters of dependent documents, likewise.
+        strata: Column of the strata from which clusters or documents were sampled, likewise.
         levels: Numbers of groups, separated by commas, such as 40,10. The page then shows a tree of
             the topics, and the groups of the smallest level unless you give --groups.
         stability: Number of new fits from other seeds, and as many to resampled documents, to show
@@ -584,7 +715,8 @@ def report(
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
     drawn = source_of(run, source, documents.random["seed"])
     if effects is not None:
-        about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
+        both = ("groups", "num_draws", "weights", "clusters", "strata")
+        about = {name: shown[name] for name in both} | documents.random
         if not isinstance(drawn, lntm.guides.Guide):  # the chains run once
             num_draws = options["num_draws"]
             drawn = lntm.inference.theta_draws(drawn, corpus, num_draws, **documents.random)
@@ -596,3 +728,9 @@ def report(
         shown["by"] = [column.strip() for column in by.split(",") if column.strip()]
     shown |= {"source": drawn, "texts": documents.texts(), **documents.random}
     say(f"wrote {lntm.report(run, corpus, out, overwrite=overwrite, **shown)}")
+
+
+@register_command("guide")
+def guide() -> None:
+    """Print a cheat sheet of the Python interface."""
+    show(lntm.guide(), end="")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
+from torch_lntm.budget import find_device
 from torch_lntm.cli.command import given, known_options, say, takes
 from torch_lntm.cli.values import read_option
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
 
 READING = "format vocabulary text_field label_field delimiter encoding metadata"
-#: Options for splitting texts into words.
-TOKENS = ("stop_words", "token_pattern", "lowercase")
 _MOST_THREADS = 1024
 
 
@@ -65,7 +64,7 @@ class Computation:
         if self.threads is not None:
             require_whole(1, threads=self.threads)
         set_threads(self.threads and min(self.threads, _MOST_THREADS))
-        return lntm.recipes.find_device(self.device)
+        return find_device(self.device)
 
 
 @dataclass(kw_only=True)
@@ -137,14 +136,9 @@ class Documents:
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
-        from torch_lntm.corpus.readers.texts import Options, TextStream
+        from torch_lntm.corpus.readers import texts_of
 
-        about = self._format()
-        if about.holds == "counts":
-            return None
-        names = ("text_field", "label_field", "encoding", "delimiter")
-        options = {name: self.given[name] for name in names if name in self.given}
-        return TextStream(self.path, about.read, Options(**options))
+        return texts_of(self.path, self.options)
 
     def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
@@ -212,7 +206,7 @@ class RunDocuments(Documents):
 
     def training(self, run: Run, corpus: Corpus) -> Corpus:
         """The loaded documents; those of the fit come without the held-out ones."""
-        split = run.split(corpus) if self.are_of_fit else None
+        split = run.split_documents(corpus) if self.are_of_fit else None
         return corpus if split is None else split.train
 
     def _read_for(self, run: Run) -> Corpus:
@@ -223,6 +217,8 @@ class RunDocuments(Documents):
         vocabulary, config, chosen = run.model.vocabulary, _reading_of(run), self.given
         self.given = self._of_fit(config) | chosen
         if vocabulary is not None and self._format().holds == "texts":
+            from torch_lntm.corpus.readers import TOKENS
+
             # The vocabulary of the model chooses the words, also of the documents of the fit.
             tokens = {n: config[n] for n in TOKENS if n in config}
             words = {"vocabulary": vocabulary, "stop_words": "none"} | tokens
@@ -250,7 +246,7 @@ class RunDocuments(Documents):
 
 def _reading_of(run: Run) -> dict[str, Any]:
     """The corpus and the given options of reading and words in the configuration of a run."""
-    path, config = run.path / "config.json", run.config
+    path, config = Path(str(run.path)) / "config.json", run.config
     options = known_options(Documents).items()
     return given(Documents, {n: read_option(o, config.get(n), path) for n, o in options})
 

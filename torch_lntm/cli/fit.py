@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch_lntm.cli.documents import Computation, Documents, completion
 from torch_lntm.cli.launch import STOPPED, processes_on
 from torch_lntm.cli.values import lists_option
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.options import CHOSEN, GUIDES, MODELS, VARIATIONAL, fit_options
+from torch_lntm.options import CHOSEN, fit_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,20 +81,6 @@ class FitOptions:
     checkpoint_seconds: float = 60.0
     keep_chains: bool = True
 
-    def recipe(self, names: Collection[str]) -> Recipe:
-        """The recipe of the model and the posterior.
-
-        Args:
-            names: Names of the options of the model and the method that the user sets.
-        """
-        from torch_lntm.recipes import Recipe
-
-        posterior, groups = self.posterior, fit_options(_OWN)
-        variational = {name for heading in (*VARIATIONAL, *GUIDES) for name in groups[heading]}
-        if posterior is None and self.model in MODELS and variational.isdisjoint(names):
-            posterior = "auto"
-        return Recipe(self.model, posterior)
-
 
 @register_command("fit")
 @takes(lambda: fit_options(_OWN))
@@ -129,12 +114,13 @@ def _read(
 ) -> tuple[Recipe, Corpus]:
     """Check the options, and read the corpus or this process's part of it."""
     from torch_lntm.corpus.store import count_shards
+    from torch_lntm.recipes import Recipe
 
     require_whole(1, top_n=fit.top_n)
     fit.keywords = lists_option("keywords", fit.keywords)  # the run keeps the words
     if fit.out is not None:
         lntm.io.check_target(Path(fit.out), fit.overwrite)
-    recipe = fit.recipe(given(fit_model, options))
+    recipe = Recipe.of(fit.model, fit.posterior, given(fit_model, options))
     whole = processes.alone or fit.test_fraction or documents.given
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
@@ -153,23 +139,23 @@ def _task(
 ) -> _Task:
     """Make the model, the guide and the engine, and check the folder of the run."""
     from torch_lntm.files.writing import shortened
+    from torch_lntm.fitting import prepare
 
-    seed, share = config["seed"], fit.test_fraction
-    split = corpus.split(share, seed=seed) if share else None
-    recipe = recipe.for_corpus(corpus if split is None else split.train, fit.num_topics)
-    settings = {**recipe.options, "num_topics": fit.num_topics, **given(fit_model, options)}
     vectors = None
     if fit.word_vectors is not None:
         vectors = lntm.corpus.read_vectors(fit.word_vectors, corpus.vocabulary)
     of_words = {"keywords": fit.keywords, "word_vectors": vectors}
-    settings |= {name: value for name, value in of_words.items() if value is not None}
-    parts = recipe.make(
-        corpus,  # held-out documents may have levels and dates that the others lack
-        seed=seed,
+    settings: dict[str, Any] = {n: value for n, value in of_words.items() if value is not None}
+    settings |= {"num_topics": fit.num_topics, **given(fit_model, options)}
+    split, recipe, parts = prepare(
+        corpus,
+        recipe,
+        settings | {name: config[name] for name in ("seed", "progress")},
         device=config["device"],
-        options=settings | {"progress": config["progress"]},
+        test_fraction=fit.test_fraction or 0.0,
         model_options=fit.model_options,
     )
+    settings = {**recipe.options, **settings}
     lntm.io.check_saveable(parts.model)
     path = Path(fit.out or Path("runs", shortened(corpus.name or "corpus")))
     lntm.io.check_target(path, fit.overwrite)
@@ -275,21 +261,15 @@ class _Task:
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""
-        corpus, whole = self.corpus, self.corpus.whole
-        about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
-        about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
-        # A part goes by the fingerprint of the manifest, because no process reads all counts.
-        if corpus.part is None:
-            about["fingerprint"] = corpus.fingerprint()
-        else:
-            about["manifest"] = corpus.part.fingerprint
+        from torch_lntm.io.runs import corpus_facts
+
         try:
             lntm.io.save_run(
                 self.path,
                 self.parts.model,
                 result,
                 self.config,
-                metadata={"corpus": about},
+                metadata={"corpus": corpus_facts(self.corpus)},
                 split=self.split,
                 evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
                 keep_chains=self.config["keep_chains"],

@@ -11,7 +11,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from torch_lntm.cli import commands as commands
 from torch_lntm.cli.command import COMMANDS, call, headed, known_options, say, visible
 from torch_lntm.cli.launch import STOPPED, first_speaks, launched_rank
 from torch_lntm.cli.values import read_mapping, read_option, read_value
-from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.errors import ConfigError, LNTMError, did_you_mean
 from torch_lntm.options import Option
 
 #: Exit codes: after a reported error, and after a closed pipe of the output.
@@ -95,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         text = " ".join(message.split())
         if text.startswith("unrecognized arguments:"):
             unknown = text.partition(":")[2].split()[0].partition("=")[0]
-            text += _suggestion(unknown, list(self._option_string_actions))
+            text += did_you_mean(unknown, list(self._option_string_actions))
         self.exit(2, f"error: {visible(text)}\nSee {self.prog} --help.\n")
 
 
@@ -105,11 +104,6 @@ class Help(argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         hidden = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
         return f"{action.help or ''}{'' if hidden else ' (default: %(default)s)'}"
-
-
-def _suggestion(unknown: str, names: Sequence[str]) -> str:
-    close = get_close_matches(unknown, names, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -147,7 +141,7 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], dict[str, Any]]
         parser.print_help(sys.stderr)
         parser.exit(2)
     parser.parse_known_args(arguments[:1])  # prints the help or the version, and exits
-    hint = _suggestion(arguments[0], [*COMMANDS, "--help", "--version"]) or (
+    hint = did_you_mean(arguments[0], [*COMMANDS, "--help", "--version"]) or (
         f"; expected one of {', '.join(COMMANDS)}, or a command of a plug-in, by --plugin FILE"
     )
     parser.error(f"no command {arguments[0]!r}{hint}")
@@ -235,7 +229,7 @@ def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[s
         values = read_mapping(path)
         for key, value in values.items():
             if key not in known:
-                hint = _suggestion(str(key).replace("-", "_"), list(known))
+                hint = did_you_mean(str(key).replace("-", "_"), list(known))
                 raise ConfigError(f"{path}: unknown option {key!r}{hint}")
             values[key] = read_option(known[key], value, path)
     except ConfigError as error:

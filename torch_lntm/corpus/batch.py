@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_lntm.budget import find_device
 from torch_lntm.corpus.metadata import Columns
 from torch_lntm.errors import ConfigError
 
@@ -175,7 +176,7 @@ class DocumentBatch:
 
         ``dtype`` applies to the counts and to floating-point covariates.
         """
-        device = self.device if device is None else torch.device(device)
+        device = self.device if device is None else find_device(device)
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.budget import find_device
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
@@ -248,9 +249,9 @@ class Corpus:
         """Makes a corpus from a data frame: one column holds the texts, the others become metadata.
 
         Args:
-            frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
-                dicts. The documents are named by the index of a pandas frame, unless that is just
-                0, 1, …, or else by a column ``id``.
+            frame: A data frame of pandas, Polars or Arrow, or a ``Dataset`` of Hugging Face, with a
+                document in each row, or a list of dicts. The documents are named by the index of a
+                pandas frame, unless that is just 0, 1, …, or else by a column ``id``.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 
@@ -321,10 +322,8 @@ class Corpus:
     def lengths(self) -> NDArray[np.int64]:
         """``(num_docs,)`` tokens per document."""
         found = [
-            np.bincount(
-                np.repeat(np.arange(rows.sizes.size), rows.sizes), rows.counts, len(rows.sizes)
-            )
-            for _, rows in self.parts()
+            np.bincount(np.repeat(np.arange(sizes.size), sizes), counts, sizes.size)
+            for _, (sizes, _, counts) in self.parts()
         ]
         lengths = np.concatenate(found).astype(np.int64)
         lengths.setflags(write=False)
@@ -506,10 +505,9 @@ class Corpus:
         def recounted() -> Iterator[Rows]:
             for entries, rows in self.parts():
                 new = rows.counts - counts[entries] if remove else counts[entries]
-                kept = new > 0
-                kept_before = np.concatenate([[0], np.cumsum(kept)])
-                offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-                yield Rows(np.diff(kept_before[offsets]), rows.word_index[kept], new[kept])
+                kept, documents = new > 0, np.repeat(np.arange(rows.sizes.size), rows.sizes)
+                sizes = np.bincount(documents[kept], minlength=rows.sizes.size)
+                yield Rows(sizes, rows.word_index[kept], new[kept])
 
         return self._of_rows(recounted())
 
@@ -539,13 +537,8 @@ class Corpus:
             b  2002
         """
         new = make_metadata(columns, self.num_docs, self.table.index)
-        # Encodings derive from the old columns.
-        return replace(
-            self,
-            table=named(self.table.assign(**dict(new.items()))),
-            encodings=Columns(),
-            encoders=Columns(),
-        )
+        bare = self.without_encodings(*self.encoders)  # which derive from the old columns
+        return replace(bare, table=named(self.table.assign(**dict(new.items()))))
 
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
         """Returns the corpus with further numeric arrays.
@@ -605,10 +598,11 @@ class Corpus:
         """
         if self.encoders.keys().isdisjoint(names):
             return self
-        encodings, encoders = dict(self.encodings), dict(self.encoders)
-        for name in {*names} & {*encoders}:
-            del encodings[name], encoders[name]
-        return replace(self, encodings=Columns(encodings), encoders=Columns(encoders))
+        both: list[Any] = [
+            Columns({name: x for name, x in of.items() if name not in names})
+            for of in (self.encodings, self.encoders)
+        ]
+        return replace(self, encodings=both[0], encoders=both[1])
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the documents over another vocabulary, for example that of a fitted model.
@@ -774,6 +768,7 @@ class Corpus:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
+        device = find_device(device)
         entries, positions = self._rows(rows), torch.tensor(rows)
         words, counts = np.asarray(entries.word_index), np.asarray(entries.counts)
         # torch.tensor copies, because the corpus's own memory is read-only.

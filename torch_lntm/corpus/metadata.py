@@ -86,11 +86,15 @@ def as_frame(table: Any) -> pd.DataFrame:
         return table
     if isinstance(table, list) and table and all(isinstance(row, Mapping) for row in table):
         return pd.DataFrame(table, dtype=object)
+    # A Dataset of Hugging Face. Its own table lacks the order and choice of its rows.
+    if hasattr(table, "with_format") and hasattr(table, "shard") and hasattr(table, "__len__"):
+        table = table.with_format("arrow")[:]
     if not hasattr(table, "__arrow_c_stream__"):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         raise CorpusError(
-            "expected a data frame of pandas, Polars or Arrow, or a list of dicts, got a "
-            f"{kind}; call collect() of a lazy frame; texts go to Corpus.from_texts"
+            "expected a data frame of pandas, Polars or Arrow, a Dataset, or a list of dicts, got "
+            f"a {kind}; call collect() of a lazy frame, and take one split of a DatasetDict; texts "
+            "go to Corpus.from_texts"
         )
     import pyarrow as pa
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.metadata import is_table, listed
-from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, warn
+from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, bind, warn
 
 #: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
@@ -87,6 +88,8 @@ def count_words(
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
     try:
+        named = dict(settings) | pruning
+        bind("CountVectorizer", inspect.signature(CountVectorizer), (), named)
         vectorizer = CountVectorizer(**settings, **pruning)
         _fit(vectorizer, [])  # checks the options
         vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)

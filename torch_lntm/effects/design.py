@@ -36,6 +36,7 @@ class Design:
         raw: ``(num_docs, num_terms)`` the columns.
         weights: ``(num_docs,)`` weights, of mean 1. Defaults to equal weights.
         clusters: ``(num_docs,)`` cluster of each document, if any.
+        strata: Stratum of each cluster or, without clusters, of each document, if any.
         positions: ``(num_docs, num_random_terms)`` level of each document in the random terms.
         sizes: Number of levels of each random term.
 
@@ -44,7 +45,7 @@ class Design:
         flags: Positions of the columns of zeros and ones.
         offsets: ``(num_flags, num_terms)`` coefficients b of the offsets.
         basis: ``(num_terms, num_terms)`` matrix from columns without offsets to the basis.
-        num_clusters: Number of clusters; ``None`` for independent documents.
+        strata: Given, or a single stratum of all clusters.
         freedom: Degrees of freedom of the regression, for independent documents or for clusters.
         positions: A design without random terms has one term without levels, in which no document
             has one.
@@ -60,6 +61,7 @@ class Design:
         raw: NDArray[np.float64],
         weights: NDArray[np.float64] | None = None,
         clusters: NDArray[np.int64] | None = None,
+        strata: NDArray[np.int64] | None = None,
         positions: NDArray[np.int64] | None = None,
         sizes: tuple[int, ...] = (),
     ) -> None:
@@ -72,11 +74,14 @@ class Design:
         w = np.ones(num_docs) if weights is None else weights
         self.names, self.raw, self.weights = names, np.array(raw), torch.from_numpy(w)
         self.clusters = None if clusters is None else torch.from_numpy(clusters)
-        self.num_clusters = None if clusters is None else int(clusters.max()) + 1
-        if self.num_clusters == 1:
-            raise ConfigError("1 cluster; expected at least 2")
-        freedom = num_docs - num_terms
-        self.freedom = float(freedom if self.num_clusters is None else self.num_clusters - 1)
+        freedom = num_docs - num_terms + 1
+        if clusters is not None:
+            freedom = int(clusters.max()) + 1
+            strata = np.zeros(freedom, np.int64) if strata is None else strata
+            if freedom == 1:
+                raise ConfigError("1 cluster; expected at least 2")
+        self.strata = None if strata is None else torch.from_numpy(strata)
+        self.freedom = max(1.0, freedom - (1.0 if strata is None else strata.max() + 1.0))
         if positions is None:
             positions, sizes = np.full((num_docs, 1), -1), (0,)
         self.positions, self.sizes = torch.from_numpy(positions), sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,9 +20,9 @@ from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
-from torch_lntm.errors import ConfigError, CorpusWarning, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, require_one, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import column_or_values, read_weights
+from torch_lntm.formulas.columns import Survey, read_survey
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel
@@ -37,7 +37,7 @@ REGRESSIONS: dict[Link, Callable[..., LinearRegression | LogitRegression]] = {
     "identity": regress_linear,
 }
 NO_ROBUST_ERRORS = (
-    "with random terms, standard errors are those of the model; leave out clusters= and "
+    "with random terms, standard errors are those of the model; leave out clusters=, strata= and "
     "standard_errors=, or the random terms"
 )
 
@@ -55,6 +55,7 @@ def estimate(
     outcome: str | None = None,
     standard_errors: StandardErrors | None = None,
     clusters: Any = None,
+    strata: Any = None,
     weights: Any = None,
     num_draws: int | None = None,
     coefficients: bool = True,
@@ -106,6 +107,10 @@ def estimate(
         clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
             which go by the index if they are a series. Standard errors are then robust to any
             dependence within a cluster. Refused with random terms.
+        strata: Strata from which the clusters, or else the documents, were sampled, given like
+            ``clusters``. Standard errors are then those within strata (``docs/structural.md``).
+            Each cluster lies in one stratum, and each stratum has at least 2. Refused with random
+            terms.
         weights: Survey or frequency weights of the documents, given like ``clusters``: the name of
             a column of numbers, or ``(num_docs,)`` numbers. Only their ratios matter, documents of
             weight 0 are left out, and predictions average over the others by weight. Robust errors
@@ -139,20 +144,21 @@ def estimate(
     """
     of, source, groups, read = _of_fit(model, source, topics, groups)
     corpus = read(corpus)
-    _check_settings(of, link, standard_errors)
+    require_model(of)
+    require_one(get_args(Link), link=link)
+    require_one((None, *get_args(StandardErrors)), standard_errors=standard_errors)
     regressed = _regressed(of, topics, groups, outcome, link)
-    rows, of_weights, sort = corpus.nonempty, None, "documents"
-    if weights is not None:
-        (rows, of_weights), sort = read_weights(corpus, weights), "documents, weighted,"
-    fitted, design = make_design(corpus, formula, rows, clusters, of_weights)
+    survey = read_survey(corpus, weights, clusters, strata)
+    rows, sort = survey.rows, "documents" if weights is None else "documents, weighted,"
+    fitted, design = make_design(corpus, formula, survey)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
     columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
         method = f"random effects of {' and '.join(fitted.random)}"
-        if clusters is not None or standard_errors not in (None, "classical"):
+        if str(survey) or standard_errors not in (None, "classical"):
             raise ConfigError(f"formula {formula!r}: {NO_ROBUST_ERRORS}")
     else:
-        method = kind if clusters is None else f"{design.num_clusters} clusters"
+        kind, method = ("HC1", str(survey)) if str(survey) else (kind, kind)
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
@@ -177,20 +183,8 @@ def estimate(
         groups=regressed.groups,
         measure=regressed.measure,
         num_chains=proportions.num_chains,
+        constant=regressed.constant,
     )
-
-
-def _check_settings(model: Any, link: Any, standard_errors: Any) -> None:
-    """Check the model and the settings that have few values."""
-    require_model(model)
-    _require_one("link", link, get_args(Link))
-    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
-
-
-def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
-    """Check that a setting is one of several values."""
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
 
 
 def _notes(
@@ -231,27 +225,17 @@ def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int])
         )
 
 
-def make_design(
-    corpus: Corpus,
-    text: str,
-    rows: NDArray[np.int64],
-    clusters: Any,
-    weights: NDArray[np.float64] | None,
-) -> tuple[Formula, Design]:
-    """The formula and the design of the documents with words.
+def make_design(corpus: Corpus, text: str, survey: Survey) -> tuple[Formula, Design]:
+    """The formula and the design of the documents that count.
 
-    Documents without words are ignored, with any level that only they have or value that they lack.
+    Others are ignored, with any level that only they have or value that they lack.
     """
-    selected = corpus.metadata.iloc[rows]
+    selected = corpus.metadata.iloc[survey.rows]
     fitted, matrix = Formula.fit(text, selected)
     positions = fitted.positions(selected) if fitted.random else None
-    of_clusters = None
-    if clusters is not None:
-        column = column_or_values(corpus, clusters, "clusters", rows)
-        of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
-        design = Design(fitted.names, matrix, weights, of_clusters, positions, sizes)
+        design = Design(fitted.names, matrix, *survey[1:], positions, sizes)
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
@@ -298,6 +282,12 @@ class _Regressed(NamedTuple):
     def measure(self) -> Literal["proportion", "value"]:
         """Whether a proportion is regressed, or an outcome beyond 0 or 1."""
         return "proportion" if self.outcome is None else self.outcome.measure
+
+    @property
+    def constant(self) -> tuple[int, ...]:
+        """Positions of sums over all topics, each as often as the others."""
+        low, high = self.responses.aminmax(dim=1)
+        return tuple(((low == high) & (self.responses.shape[1] > 1)).nonzero()[:, 0].tolist())
 
     def parts(
         self, draws: ThetaDraws, rows: NDArray[np.int64], link: Link

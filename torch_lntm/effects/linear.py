@@ -180,7 +180,7 @@ def regress_linear(
 
     shape = (len(responses), len(draws), 1)
     within, variance = sandwich(design, parts, shape, residuals_of, corrected, kind)
-    if kind == "classical" and design.clusters is None:
+    if kind == "classical" and design.strata is None:
         within = variance * torch.eye(x.shape[1]).to(x)
     mean = draws.mean(0).mT
     return LinearRegression(mean, within, draws.mT - mean, design.freedom, design.directions)

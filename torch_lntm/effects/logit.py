@@ -484,7 +484,7 @@ def _robust(
         errors = residuals[0].permute(1, 2, 0)
         return (outer @ torch.linalg.solve(left, errors)).permute(2, 0, 1)[None]
 
-    if kind == "classical" and design.clusters is None:
+    if kind == "classical" and design.strata is None:
         pearson = 0.0
         for rows, theta in parts():
             expected = torch.softmax(x[rows] @ pooled, -1)

@@ -14,7 +14,7 @@ from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.effects.design import Design
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
@@ -118,6 +118,9 @@ def sandwich(
 ) -> tuple[Tensor, Tensor]:
     """Covariance Σ s sᵀ of the score, for scores s of documents or clusters, mean over draws.
 
+    In a stratum of n_h clusters, or documents, the scores are centred, and their squares multiplied
+    by n_h / (n_h − 1), as by Taylor linearisation of a stratified sample (*Binder 1983*).
+
     A document that alone determines a coefficient has no residual. Its part has the classical
     variance.
 
@@ -129,7 +132,7 @@ def sandwich(
             ``(num_regressions, num_draws, num_docs, num_outcomes)``.
         corrected: A function from positions of documents and their residuals to the residuals
             corrected for the leverages, for HC3.
-        kind: Kind of standard errors. Ignored with clusters.
+        kind: Kind of standard errors. Ignored with clusters; ``"HC1"`` with strata alone.
 
     Returns:
         ``(num_regressions, num_coefficients, num_coefficients)``, term by term, and the covariance
@@ -137,10 +140,18 @@ def sandwich(
     """
     (num_docs, num_terms), (num_regressions, num_draws, size) = design.x.shape, shape
     spread = meat = torch.zeros((), dtype=torch.float64)
-    count = design.num_clusters
-    sums = design.x.new_zeros(count or 0, num_regressions * num_draws * num_terms * size)
+    clusters, strata = design.clusters, design.strata
+    groups = strata if clusters is None else clusters
+    num_groups = 0 if groups is None else int(groups.max()) + 1
+    sums = design.x.new_zeros(num_groups, num_regressions * num_draws * num_terms * size)
     factor = design.weights.square()
     factor[design.alone] = 0.0
+    each = few = torch.ones((), dtype=torch.float64)
+    if strata is not None:
+        each = torch.bincount(strata).double()
+        few = each / (each - 1)
+        if clusters is None:
+            factor *= few[strata]
     step = MAX_NUMBERS // (num_regressions * size * (num_draws * num_terms + size) + num_terms**2)
     for rows, theta in parts():
         residuals = residuals_of(rows, theta)
@@ -148,23 +159,33 @@ def sandwich(
             docs, errors = rows[at], residuals[:, :, at]
             x, weights = design.x[docs], design.weights[docs]
             spread = spread + torch.einsum("n,rsni,rsnj->rij", weights, errors, errors)
-            if design.clusters is not None:
+            if groups is not None:
                 scores = torch.einsum("nt,rsni->nrsti", weights[:, None] * x, errors)
-                sums.index_add_(0, design.clusters[docs], scores.flatten(1))
+                sums.index_add_(0, groups[docs], scores.flatten(1))
+            if clusters is not None:
                 continue
             errors = corrected(docs, errors) if kind == "HC3" else errors
             outer = torch.einsum("n,rsni,rsnj->rijn", factor[docs], errors, errors)
             meat = meat + outer @ (x[:, :, None] * x[:, None]).flatten(1)
     dispersion = spread / num_draws / (num_docs - num_terms)
-    if count is not None:
-        by_cluster = sums.view(count, num_regressions, num_draws, -1)
-        found = torch.einsum("grsp,grsq->rpq", by_cluster, by_cluster) / num_draws
-        return count / (count - 1) * (num_docs - 1) / (num_docs - num_terms) * found, dispersion
-    lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
-    total = meat / num_draws + dispersion[..., None] * (lone.mT @ lone).flatten()
-    by_term = total.unflatten(-1, (num_terms, num_terms)).permute(0, 3, 1, 4, 2)
-    few = num_docs / (num_docs - num_terms) if kind == "HC1" else 1.0
-    return few * by_term.flatten(3).flatten(1, 2), dispersion
+    if clusters is None:
+        lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
+        total = meat / num_draws + dispersion[..., None] * (lone.mT @ lone).flatten()
+        by_term = total.unflatten(-1, (num_terms, num_terms)).permute(0, 3, 1, 4, 2)
+        found = by_term.flatten(3).flatten(1, 2)
+    if strata is None:
+        return (num_docs / (num_docs - num_terms) if kind == "HC1" else 1.0) * found, dispersion
+
+    def squares(scores: Tensor, weights: Tensor) -> Tensor:
+        weighted = weights[:, None, None, None] * scores
+        return torch.einsum("grsp,grsq->rpq", weighted, scores) / num_draws
+
+    scores = sums.view(num_groups, num_regressions, num_draws, num_terms * size)
+    if clusters is not None:
+        found = squares(scores, few[strata])
+        scores = scores.new_zeros(len(each), *scores.shape[1:]).index_add_(0, strata, scores)
+    found = found - squares(scores, few / each)
+    return (num_docs - 1) / (num_docs - num_terms) * found, dispersion
 
 
 def intervals(
@@ -193,8 +214,7 @@ def intervals(
     Raises:
         ConfigError: The probability is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     between = (1 + 1 / num_draws) * between
     total = within + between
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)

@@ -153,6 +153,8 @@ class Effects:
         groups: Groups of topics, if some were regressed or named in an outcome.
         measure: What is predicted: a proportion, or a value of an outcome.
         num_chains: Number of joint chains that made the draws in turn, or 0.
+        constant: Positions of responses that are constant, such as the sum over all topics. They
+            have no errors and no tests.
     """
 
     formula: Formula
@@ -167,18 +169,16 @@ class Effects:
     groups: TopicGroups | None = None
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
+    constant: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         notes = [*self.notes, *filter(None, [self.agreement])]
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *notes])
 
     def _names(self) -> list[str]:
-        """Names of the responses: those of topics, or their first words, and those of groups."""
-        labels = topic_labels(self.model, 3)
-        return [
-            labels[topic].removeprefix(f"{topic} ") if isinstance(topic, int) else topic
-            for topic in self.topics
-        ]
+        """Names of the responses: those of topics, or words that tell them, and those of groups."""
+        labels = topic_labels(self.model, numbered=False)
+        return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
 
     # -- effects of terms ------------------------------------------------------------------------
 
@@ -209,6 +209,33 @@ class Effects:
             (degrees of freedom), ``p_value``, and the interval from ``lower`` to ``upper``.
         """
         return self._estimates(self._terms, [{"term": name} for name in self.formula.names], level)
+
+    def paper_table(self, *, stars: bool = False) -> pd.DataFrame:
+        """The effects as a table for a paper, which pandas writes for LaTeX, Word or a web page.
+
+        Args:
+            stars: Whether one, two and three stars mark p-values below 0.05, 0.01 and 0.001.
+
+        Returns:
+            A row for each topic by its name, and a column for each column of the design, with texts
+            such as ``"0.0527 (0.0026)"``: an effect, and its standard error in parentheses. A
+            typical standard error of a column has two significant digits.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party", progress=False)
+            >>> table = effects.paper_table()
+            >>> latex, html = table.to_latex(escape=True), table.to_html()  # for Word
+            >>> table.columns.tolist(), len(table)
+            (['Intercept', 'party[T.right]'], 10)
+        """
+        rows = self.table()
+        typical = rows.groupby("term")["std_error"].transform("median").fillna(1).clip(1e-9, 1)
+        digits = (1 - np.floor(np.log10(typical))).astype(int)
+        marks = ["*" * sum(p < x for x in (0.05, 0.01, 0.001)) * stars for p in rows["p_value"]]
+        numbers = zip(rows["estimate"], rows["std_error"], digits, marks, strict=True)
+        cells = [f"{x:.{n}f}{mark} ({error:.{n}f})" for x, error, n, mark in numbers]
+        table = pd.Series(cells, pd.MultiIndex.from_frame(rows[["topic", "term"]]), dtype=object)
+        return table.unstack(sort=False).set_axis(self._names()).rename_axis(columns=None)
 
     def summary(self, level: float = 0.95) -> str:
         """The effects as text, topic by topic, with the standard deviations of random terms.
@@ -932,7 +959,9 @@ class Effects:
         is_effect: bool = True,
     ) -> pd.DataFrame:
         """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
-        frame = self._rows(what)
+        frame, constant = self._rows(what), list(self.constant)
+        numbers[1, constant] = 0.0
+        numbers[3:, constant] = numbers[0, constant]
         estimate, error, freedom, lower, upper = numbers.reshape(5, -1)
         frame = frame.assign(estimate=estimate, std_error=error)
         if is_effect:

@@ -20,9 +20,10 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from torch import Tensor
 
+from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, bind, require_one, require_whole
 from torch_lntm.evaluation import (
     CompletionResult,
     LikelihoodEstimate,
@@ -45,7 +46,7 @@ from torch_lntm.options import (
     options_of,
 )
 from torch_lntm.posteriors import Posterior
-from torch_lntm.recipes import AUTO, FitComponents, Recipe, find_device, guide_of
+from torch_lntm.recipes import AUTO, FitComponents, Recipe, guide_of
 
 ScoreMethod = Literal["completion", "importance", "ais"]
 
@@ -144,7 +145,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         signature = inspect.Signature(parameters)
 
         def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-            bound = signature.bind(self, *arguments, **options)
+            bound = bind(cls.__name__, signature, (self, *arguments), options)
             bound.apply_defaults()
             vars(self).update({n: v for n, v in bound.arguments.items() if n != "self"})
 
@@ -387,9 +388,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         corpus = self._corpus(X, "score", **metadata)
         if self.score_method == "completion":
             return document_completion(self.model_, corpus, progress=bool(self.verbose))
-        if self.score_method not in get_args(ScoreMethod):
-            methods = ", ".join(get_args(ScoreMethod))
-            raise ConfigError(f"score_method is {self.score_method!r}; expected one of {methods}")
+        require_one(get_args(ScoreMethod), score_method=self.score_method)
         return log_likelihood(self.model_, corpus, self.score_method)
 
     # -- topics ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_one, require_whole
 from torch_lntm.evaluation.checks import as_matrix
 from torch_lntm.models import TopicModel
 
@@ -75,8 +75,7 @@ def coherence(
         >>> lntm.evaluation.coherence([["israeli", "palestinian"]], corpus) > 0.5
         tensor([True])
     """
-    if measure not in MEASURES:
-        raise ConfigError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
+    require_one(MEASURES, measure=measure)
     if top_n < 2:
         raise ConfigError(f"top_n is {top_n}; expected at least 2, for pairs of words")
     if not 0 < smoothing < math.inf:

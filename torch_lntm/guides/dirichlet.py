@@ -10,7 +10,7 @@ from pyro.distributions import Dirichlet
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_one
 from torch_lntm.guides.guide import Guide
 from torch_lntm.latents import GammaSpace, LatentSpace
 from torch_lntm.models import TopicModel
@@ -55,11 +55,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         iterations = most if max_iterations is None else max_iterations
         super().__init__(model, tolerance=tolerance, max_iterations=iterations)
         topics_update = default_update if topics_update is None else topics_update
-        if topics_update not in get_args(TopicsUpdate):
-            raise ConfigError(
-                f"topics_update {topics_update!r}; expected one of "
-                f"{', '.join(get_args(TopicsUpdate))}"
-            )
+        require_one(get_args(TopicsUpdate), topics_update=topics_update)
         self.topics_update = topics_update
 
     def forward(self, batch: DocumentBatch) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError, knows_its_options, require_one
 from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
@@ -84,6 +84,7 @@ class Guide(ABC, Generic[P]):
         if "name" in vars(cls):
             GUIDES[cls.name] = cls
 
+    @knows_its_options
     def __init__(
         self, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
     ) -> None:
@@ -538,8 +539,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         LaplaceGuide(tolerance=1e-06, max_iterations=100)
     """
     name = guides_suited(model).default if posterior is None else posterior
-    if not isinstance(name, str) or name not in GUIDES:
-        raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
+    require_one(GUIDES, posterior=name)
     return GUIDES[name](model, **settings)
 
 

@@ -19,6 +19,7 @@ from torch_lntm.inference.em.schedule import Annealing
 from torch_lntm.inference.em.statistics import Statistics as Statistics
 from torch_lntm.inference.em.stepwise import StepwiseEM
 from torch_lntm.inference.em.variational import VariationalEM
+from torch_lntm.inference.steering import refine
 
 __all__ = [
     "Annealing",
@@ -33,6 +34,7 @@ __all__ = [
     "VariationalEM",
     "join_parts",
     "joint_draws",
+    "refine",
     "theta_draws",
     "topic_shares",
     "transform",

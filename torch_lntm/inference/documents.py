@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_one, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
@@ -171,8 +171,7 @@ def transform(
         >>> lntm.inference.transform(lntm.inference.DocumentHMC(model), test[:20])
         DocumentTopics(20 documents, 10 topics, mean, 0 unconverged)
     """
-    if estimate not in (None, *get_args(Estimate)):
-        raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
+    require_one((None, *get_args(Estimate)), estimate=estimate)
     require_whole(1, num_draws=num_draws, max_docs=max_docs)
     require_whole(0, seed=seed)
     model, corpus = require_source(source).model, as_corpus(corpus, allow_empty=True)

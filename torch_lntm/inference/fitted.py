@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.readers import read_documents
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference.documents import DocumentTopics, Estimate, transform
 from torch_lntm.inference.draws import DrawSource
@@ -19,6 +21,7 @@ from torch_lntm.models.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from torch_lntm.effects import Effects
+    from torch_lntm.inference.steering import RefinedResult
 
 
 class Fitted(ABC):
@@ -38,6 +41,8 @@ class Fitted(ABC):
     groups: TopicGroups | None = None
     #: Whether the topics are fixed, because they belong to other documents.
     frozen = False
+    #: Options by which the texts of the fit became words.
+    reading: Mapping[str, Any] = MappingProxyType({})
 
     @property
     @abstractmethod
@@ -77,23 +82,26 @@ class Fitted(ABC):
         return self.model.topic_table(self.topic_shares, top_n=top_n, num_correlated=num_correlated)
 
     def transform(
-        self, corpus: Corpus | None = None, estimate: Estimate | None = None, **options: Any
+        self, corpus: Any = None, estimate: Estimate | None = None, **options: Any
     ) -> DocumentTopics:
         """Topic proportions of documents; see :func:`~torch_lntm.inference.transform`.
 
         Args:
-            corpus: Documents over the model's vocabulary. Defaults to the documents of the fit.
+            corpus: Documents in any form: a corpus over the model's vocabulary, texts, a frame, a
+                path or counts. Defaults to the documents of the fit.
             estimate: ``"mode"`` or ``"mean"``.
             **options: Options of :func:`~torch_lntm.inference.transform`.
 
         Example:
             >>> result.transform(test).theta.shape == (len(test), 10)
             True
+            >>> result.transform(["police rescued people"]).theta.shape
+            torch.Size([1, 10])
         """
         options = {"groups": self.groups, **options}
         return transform(self.source, self.check_corpus(corpus), estimate, **options)
 
-    def document_table(self, corpus: Corpus | None = None, **options: Any) -> pd.DataFrame:
+    def document_table(self, corpus: Any = None, **options: Any) -> pd.DataFrame:
         """A row for each document with its columns, tokens and topic proportions.
 
         Args:
@@ -137,8 +145,39 @@ class Fitted(ABC):
         options = {"groups": self.groups, **options}
         return report(self, self.check_corpus(corpus), path, **options)
 
-    def check_corpus(self, corpus: Corpus | None = None) -> Corpus:
+    def split(self, topic: int | str, into: int = 2, **options: Any) -> RefinedResult:
+        """Split a topic into parts, and go on; see :func:`~torch_lntm.inference.refine`.
+
+        Args:
+            topic: The topic, by number or name.
+            into: Number of parts.
+            **options: Options of :func:`~torch_lntm.inference.refine`.
+        """
+        return self._refine(split={topic: into}, **options)
+
+    def absorb(self, topic: int | str, *others: int | str, **options: Any) -> RefinedResult:
+        """Let a topic absorb others, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(absorb=[(topic, *others)], **options)
+
+    def forbid(self, *words: str, **options: Any) -> RefinedResult:
+        """Leave words out, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(forbid=words, **options)
+
+    def move(self, *words: str, to: int | str, **options: Any) -> RefinedResult:
+        """Move words to a topic, and go on; see :func:`~torch_lntm.inference.refine`."""
+        return self._refine(move=dict.fromkeys(words, to), **options)
+
+    def _refine(self, **changes: Any) -> RefinedResult:
+        from torch_lntm.inference.steering import refine
+
+        return refine(self, **changes)
+
+    def check_corpus(self, corpus: Any = None) -> Corpus:
         """The documents that a caller gives, or those of the fit.
+
+        Args:
+            corpus: A corpus, or documents in another form (a path, texts, a data frame or counts),
+                whose words are counted over the model's vocabulary.
 
         Raises:
             ConfigError: The documents of the fit are unknown.
@@ -146,4 +185,6 @@ class Fitted(ABC):
         found = self.corpus if corpus is None else corpus
         if found is None:
             raise ConfigError("the documents of the fit are unknown here; give them as corpus")
-        return found
+        if isinstance(found, Corpus):
+            return found
+        return read_documents(found, self.model.vocabulary, self.reading)[0]

@@ -5,7 +5,8 @@ A model's folder holds ``model.json`` (name and settings of the constructor), ``
 ``metadata.json`` (results and versions) and ``history.jsonl`` (a record per iteration). If
 documents were held out, it also has ``split.npz`` and ``evaluation.json``; after a fit by chains it
 has ``chains.safetensors``, from which reports and effects continue the chains. Both kinds of folder
-contain a card for people, ``README.md``, which the library itself ignores.
+contain a card for people, ``README.md``, which the library itself ignores. A model's files may also
+lie in a repository of the Hugging Face Hub (:meth:`TopicModel.push_to_hub`).
 """
 
 from torch_lntm.io.models import check_saveable as check_saveable

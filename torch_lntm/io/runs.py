@@ -6,14 +6,16 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.readers import TOKENS
 from torch_lntm.corpus.splits import Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
@@ -21,6 +23,7 @@ from torch_lntm.files.reading import read_consistent, read_errors, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.inference.fitted import Fitted
+from torch_lntm.inference.steering import RefinedResult
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
 from torch_lntm.io.chains import read_chains, write_chains
 from torch_lntm.io.models import (
@@ -34,7 +37,11 @@ from torch_lntm.io.models import (
     write_model,
 )
 from torch_lntm.models import TopicModel
+from torch_lntm.models.names import labels, name_words
 from torch_lntm.recipes import SAMPLERS, guide_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -45,31 +52,70 @@ SPLIT, EVALUATION, CHAINS = "split.npz", "evaluation.json", "chains.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Run(Fitted):
-    """A finished fit, read back from its folder with everything except its documents.
+    """A finished fit with its configuration: fresh from :func:`torch_lntm.fit`, or from a folder.
 
-    It has the methods of a fresh result, so that you can study last month's fit like today's:
-    :meth:`topic_table`, :meth:`document_table`, :meth:`transform`, :meth:`effects` and
-    :meth:`report`. Where they need the documents, give these to the method or to :func:`load_run`.
+    What you want to know next are its attributes and methods: :attr:`topics`, :attr:`documents`,
+    :meth:`transform`, :meth:`effects`, :meth:`report` and :meth:`save`. A run from a folder has
+    everything except its documents; where a method needs them, give these to the method or to
+    :func:`load_run`.
 
     Attributes:
-        path: The folder.
-        model: The fitted model, on the CPU.
+        path: The folder; ``None`` for a fresh run.
+        model: The fitted model. From a folder it comes to the CPU.
         config: The resolved configuration of the fit.
         metadata: Facts about the fit: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``,
             ``date`` and others.
         history: A record per iteration; see :class:`~torch_lntm.inference.FitResult`.
-        corpus: The documents of the fit, if :func:`load_run` was given them.
+        corpus: The documents of the fit, if they are known.
+        result: The result of the fit, if it is fresh.
+        texts: Texts of the documents, if they are known, for reports.
     """
 
-    path: Path
+    path: Path | None
     model: TopicModel
     config: dict[str, Any]
     metadata: dict[str, Any]
     history: list[dict[str, Any]] = field(repr=False)
     corpus: Corpus | None = None
+    result: FitResult | None = None
+    texts: Iterable[str] | None = None
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
+        where = "" if self.path is None else f"{str(self.path)!r}, "
+        return f"Run({where}{self.model.name}, {self.model.num_topics} topics)"
+
+    def __str__(self) -> str:
+        topics = self.topics
+        width = max(4, topics["name"].str.len().max())
+        lines = [f"{self!r}", "", f"topic   share   {'name':<{width}}   top words"]
+        for row in topics.itertuples():
+            lines.append(f"{row.topic:>5}  {row.share:>6.1%}   {row.name:<{width}}   {row.words}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The topics as a table, for notebooks."""
+        return self.topics.style.format({"share": "{:.1%}"}).hide(axis="index").to_html()
+
+    @property
+    def topics(self) -> pd.DataFrame:
+        """A row for each topic, the largest first: ``topic``, ``name``, ``share`` and ``words``.
+
+        A topic without a name of its own is named by words that tell it from the others.
+        """
+        frame = self.topic_table(top_n=10).frame()[["topic", "name", "share", "words"]]
+        words = name_words(self.model.topics.mean_probs, self.model.words_at, 3)
+        names = labels(self.model.topic_names, words, numbered=False)
+        return frame.assign(name=[names[topic] for topic in frame["topic"]])
+
+    @cached_property
+    def documents(self) -> pd.DataFrame:
+        """A row for each document of the fit: its columns, tokens and topic proportions."""
+        return self.document_table()
+
+    @property
+    def reading(self) -> dict[str, Any]:  # type: ignore[override]
+        """Options by which the texts of the fit became words."""
+        return {name: self.config[name] for name in TOKENS if self.config.get(name) is not None}
 
     def guide(self, **settings: Any) -> Guide[Any]:
         """The guide of the fit, or the default guide of the model after a fit by chains.
@@ -92,9 +138,10 @@ class Run(Fitted):
         Raises:
             ConfigError: The file of the chains is damaged.
         """
-        file = self.path / CHAINS
-        if self.sampled and file.is_file():
-            return read_chains(file, self.model, seed, _identity(self.metadata))
+        if self.result is not None and isinstance(self.result.source, KeptChains):
+            return self.result.source
+        if self.sampled and self.path is not None and (self.path / CHAINS).is_file():
+            return read_chains(self.path / CHAINS, self.model, seed, _identity(self.metadata))
         return DocumentHMC(self.model, seed=seed)
 
     @property
@@ -105,6 +152,8 @@ class Run(Fitted):
     @property
     def source(self) -> Guide[Any] | DocumentHMC | KeptChains:
         """What draws theta after this fit: its :meth:`guide`, or its :meth:`chains`."""
+        if self.result is not None:
+            return self.result.source
         return self.chains() if self.sampled else self.guide()
 
     @property
@@ -112,11 +161,39 @@ class Run(Fitted):
         """Shares of the topics in the documents of the fit, ``(num_topics,)``."""
         return self.metadata.get("topic_shares")
 
+    def report(
+        self, path: str | Path | None = None, corpus: Corpus | None = None, **options: Any
+    ) -> Path:
+        """Write a page about the fit; see :func:`~torch_lntm.reports.report`."""
+        if corpus is None and self.texts is not None:
+            options = {"texts": self.texts, **options}
+        return super().report(path, corpus, **options)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a fresh run to a folder, for :func:`load_run` and the command line.
+
+        Args:
+            path: The folder.
+            **options: ``keep_chains`` and ``overwrite`` of :func:`save_run`.
+
+        Raises:
+            ConfigError: The run comes from a folder. See also :func:`save_run`.
+        """
+        if self.result is None:
+            raise ConfigError(f"the run is in {self.path} already; copy this folder")
+        facts = {"metadata": self.metadata, **options}
+        return save_run(path, self.model, self.result, self.config, **facts)
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What was changed by :func:`~torch_lntm.inference.refine` since the first fit."""
+        return list(self.metadata.get("decisions", ()))
+
     def settings(self) -> dict[str, Any]:
         """Settings and results of the fit by name, for a report."""
         return settings_of(self.config, self.metadata)
 
-    def split(self, corpus: Corpus) -> Split[Corpus] | None:
+    def split_documents(self, corpus: Corpus) -> Split[Corpus] | None:
         """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
 
         Args:
@@ -129,7 +206,7 @@ class Run(Fitted):
         split = self.read(SPLIT, lambda path: load_split(path, corpus))
         if split is None and self.config.get("test_fraction"):
             raise ConfigError(
-                f"{self.path / SPLIT}: no such file, but documents were held out; is the folder "
+                f"{self.path}/{SPLIT}: no such file, but documents were held out; is the folder "
                 "complete?"
             )
         return split
@@ -147,6 +224,8 @@ class Run(Fitted):
         Raises:
             ConfigError: The folder now holds another run. Errors of ``reader`` are passed on.
         """
+        if self.path is None:
+            return None
 
         def read(folder: Path) -> T | None:
             if _identity(read_json(folder / METADATA)) != _identity(self.metadata):
@@ -200,19 +279,7 @@ def save_run(
         Run('run', ctm, 10 topics)
     """
     check_saveable(model)
-    shares = result.topic_shares
-    versions = {name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")}
-    about = {
-        "stop_reason": result.stop_reason,
-        "num_unconverged": result.num_unconverged,
-        "objective_name": result.objective_name,
-        "objective": result.history[-1]["objective"] if result.history else None,
-        "seconds": round(result.seconds, 3),
-        "topic_shares": None if shares is None else shares.tolist(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **versions},
-        **(metadata or {}),
-    }
+    about = facts_of(result) | dict(metadata or {})
     history = "".join(json.dumps(record) + "\n" for record in result.history)
     card = signed(model_card(model, config, about, evaluation or ()))
     files = {CONFIG: writing.as_json(dict(config)), METADATA: writing.as_json(about), CARD: card}
@@ -229,6 +296,36 @@ def save_run(
         if keep_chains and isinstance(chains, KeptChains) and chains.num_docs:
             write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
+
+
+def facts_of(result: FitResult) -> dict[str, Any]:
+    """What a run says about its fit: the content of ``metadata.json``."""
+    shares = result.topic_shares
+    versions = {name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")}
+    facts = {
+        "stop_reason": result.stop_reason,
+        "num_unconverged": result.num_unconverged,
+        "objective_name": result.objective_name,
+        "objective": result.history[-1]["objective"] if result.history else None,
+        "seconds": round(result.seconds, 3),
+        "topic_shares": None if shares is None else shares.tolist(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **versions},
+    }
+    if isinstance(result, RefinedResult):
+        facts["decisions"] = result.decisions
+    return facts
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """What a run says about its documents, under ``corpus`` in ``metadata.json``."""
+    whole = corpus.whole
+    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
+    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
+    # A part goes by the fingerprint of the manifest, because no process reads all counts.
+    if corpus.part is None:
+        return about | {"fingerprint": corpus.fingerprint()}
+    return about | {"manifest": corpus.part.fingerprint}
 
 
 def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,7 +18,7 @@ import pandas as pd
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
@@ -31,6 +31,7 @@ from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
 from torch_lntm.inference.fitted import Fitted
+from torch_lntm.io.hub import BOOK, pull, push
 from torch_lntm.io.models import check_saveable, remake_model
 from torch_lntm.measurement.debias import debias
 from torch_lntm.measurement.intrusion import Intrusion, Kind, intrusion
@@ -42,8 +43,8 @@ from torch_lntm.models.topic_groups import as_groups
 FORMAT_VERSION = 1
 #: Key of the file's metadata, and the tensor with the fingerprints of the discovery documents.
 _ABOUT, _SEEN = "codebook", "discovery.documents"
-#: Errors of reading a damaged file.
-_DAMAGE = (OSError, SafetensorError, KeyError, OverflowError, ValueError, TypeError, RecursionError)
+#: What the file's description has of the codebook.
+_KEPT = ("hash", "content", "decisions", "versions", "discovery")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,29 +143,24 @@ class Codebook(Fitted):
                 "the documents of the discovery are unknown; give them to lntm.codebook as "
                 "discovery=corpus"
             )
-        corpus, old = self._in_words(corpus), self.fingerprints.numpy()
-        found, names = _fingerprints(corpus), corpus.metadata.index
-        if is_default(names) or not self.discovery["named"]:
-            same = np.isin(found[:, 0], old[:, 0])
-        else:
-            pairs = pd.MultiIndex.from_arrays([*found.T])
-            same = pairs.isin(pd.MultiIndex.from_arrays([*old.T]))
+        corpus, names = self._in_words(corpus), corpus.metadata.index
+        # A sum of the fingerprints of the words and of the name is one of both.
+        parts = 1 if is_default(names) or not self.discovery["named"] else 2
+        both = (_fingerprints(corpus), self.fingerprints.numpy())
+        same = np.isin(*(found[:, :parts].sum(1) for found in both))
         return pd.Series(same & (corpus.lengths > 0), names)
 
-    def check_corpus(self, corpus: Corpus | None = None) -> Corpus:
+    def check_corpus(self, corpus: Any = None, *, allow_discovery: bool = False) -> Corpus:
         """Documents over the model's vocabulary that are not those of the discovery.
 
         Args:
             corpus: The documents.
+            allow_discovery: Accept documents of the discovery.
 
         Raises:
             ConfigError: There are none, some are documents of the discovery, or the model was
                 changed.
         """
-        return self._checked(corpus, allow_discovery=False)[0]
-
-    def _checked(self, corpus: Any, allow_discovery: bool) -> tuple[Corpus, int]:
-        """Documents over the model's vocabulary, and the number of those of the discovery."""
         if corpus is None:
             raise ConfigError("a codebook has no documents; give the documents to measure")
         if sorted(_sums(self.model.state_dict()).values()) != self.content["tensors"]:
@@ -173,25 +169,20 @@ class Codebook(Fitted):
                 "they were changed; make a new codebook, or load it again"
             )
         documents = self._in_words(as_corpus(corpus, allow_empty=True))
-        seen = None if self.discovery is None else self.seen(documents).to_numpy()
-        number = 0 if seen is None else int(seen.sum())
-        if seen is not None and number and not allow_discovery:
-            first = documents.metadata.index[int(seen.argmax())]
-            raise ConfigError(
-                f"{number} of {documents.num_docs} documents are documents of the discovery, the "
-                f"first of them {first!r}. Topics fit those better than others, so measure others: "
-                "divide documents first (corpus.split_for_discovery), leave these out "
-                "(corpus[~book.seen(corpus)]), or, to describe them only, "
-                "book.measure(corpus, allow_discovery=True)"
-            )
-        return documents, number
+        if self.discovery is None or allow_discovery or not (seen := self.seen(documents)).any():
+            return documents
+        raise ConfigError(
+            f"{seen.sum()} of {len(seen)} documents are documents of the discovery, the first of "
+            f"them {seen.index[seen.argmax()]!r}. Topics fit those better than others, so measure "
+            "others: divide documents first (corpus.split_for_discovery), leave these out "
+            "(corpus[~book.seen(corpus)]), or, to describe them only, "
+            "book.measure(corpus, allow_discovery=True)"
+        )
 
     def _in_words(self, corpus: Corpus) -> Corpus:
         """The documents over the model's vocabulary, where both have words."""
-        words = self.model.vocabulary
-        if words is None or corpus.vocabulary is None:
-            return corpus
-        return corpus.with_vocabulary(words)
+        words = self.model.vocabulary if corpus.vocabulary else None
+        return corpus if words is None else corpus.with_vocabulary(words)
 
     def measure(
         self,
@@ -229,20 +220,14 @@ class Codebook(Fitted):
             ...
             torch_lntm.errors.ConfigError: 270 of 270 documents are documents of the discovery...
         """
-        corpus, number = self._checked(corpus, allow_discovery)
+        corpus = self.check_corpus(corpus, allow_discovery=allow_discovery)
+        number = int(self.seen(corpus).sum()) if allow_discovery and self.discovery else 0
         chains = DocumentHMC(self.model, seed=seed)
         draws = theta_draws(chains, corpus, num_draws, seed=seed, progress=progress)
         return Measurement(self.model, corpus, draws, self.hash, self.groups, number)
 
     def intrusion(
-        self,
-        kind: Kind = "words",
-        corpus: Corpus | Measurement | None = None,
-        *,
-        topics: Sequence[int | str] | None = None,
-        per_topic: int = 3,
-        texts: Iterable[str] | None = None,
-        seed: int = 0,
+        self, kind: Kind = "words", corpus: Corpus | Measurement | None = None, **options: Any
     ) -> Intrusion:
         """Tasks in which people find an intruder, which is easy if topics mean something to them.
 
@@ -255,11 +240,11 @@ class Codebook(Fitted):
                 Stewart 2021*). ``"documents"``: a document, its three largest topics and one of
                 its smaller half, each by eight words.
             corpus: Documents to show, or a measurement of them, for ``"documents"``.
-            topics: Topics to ask about, by number or name. Defaults to all.
-            per_topic: Most tasks for each topic. A document counts for its largest topic.
-            texts: Texts of the documents, of which the beginning is shown: a series, joined by the
-                documents' names, or other texts in order. Defaults to their most frequent words.
-            seed: Seed of the random choices and orders.
+            **options: ``topics``: topics to ask about, by number or name, by default all.
+                ``per_topic``: most tasks for each topic, by default 3, where a document counts for
+                its largest topic. ``texts``: texts of the documents, of which the beginning is
+                shown in place of their most frequent words: a series, joined by the documents'
+                names, or other texts in order. ``seed``: of the random choices and orders.
 
         Returns:
             The tasks, to save for raters, and to read their ratings.
@@ -275,10 +260,8 @@ class Codebook(Fitted):
             >>> list(tasks.frame())
             ['task', 'a', 'b', 'c', 'd', 'e', 'f', 'answer', 'rater']
         """
-        shown: Measurement | TopicModel = self.model
-        if corpus is not None and kind == "documents":
-            shown = self._measured(corpus, allow_discovery=True)
-        return intrusion(shown, self.hash, kind, topics, per_topic, texts, seed)
+        measured = self._measured(corpus, allow_discovery=True) if kind == "documents" else None
+        return intrusion(self.model, self.hash, kind, measured, **options)
 
     def debias(
         self, labels: Any, corpus: Corpus | Measurement, formula: str = "~ 1", **options: Any
@@ -323,7 +306,7 @@ class Codebook(Fitted):
         """
         return debias(self._measured(corpus), labels, formula, **options)
 
-    def _measured(self, corpus: Corpus | Measurement, **options: Any) -> Measurement:
+    def _measured(self, corpus: Any, **options: Any) -> Measurement:
         """A measurement by this codebook."""
         if not isinstance(corpus, Measurement):
             return self.measure(corpus, **options)
@@ -354,21 +337,46 @@ class Codebook(Fitted):
             raise ConfigError(f"{path}: exists already; choose another path, or overwrite=True")
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
         tensors[_SEEN] = self.fingerprints
-        about = {
-            "format_version": FORMAT_VERSION,
-            "hash": self.hash,
-            "content": self.content,
-            "decisions": self.decisions,
-            "versions": self.versions,
-            "discovery": self.discovery,
-            "tensors": _sums(tensors),
-        }
+        about = {"format_version": FORMAT_VERSION, "tensors": _sums(tensors)}
+        about |= {name: getattr(self, name) for name in _KEPT}
         # A single text, because the order of several in the file would vary.
         header = {_ABOUT: _as_text({"about": about, "sha256": _sha256(about)})}
         data = safetensors.torch.save(tensors, header)
         with atomic_write(path) as file:
             file.write(data)
         return path
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload the codebook's file to a repository of the Hugging Face Hub.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``.
+            **options: As for :meth:`TopicModel.push_to_hub`.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed.
+        """
+        return push(lambda folder: self.save(folder / BOOK), self.model.name, name, **options)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, **options: Any) -> Codebook:
+        """Load a codebook from a repository of the Hugging Face Hub, or from a copy of its folder.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``, or the path of the folder.
+            **options: As for :meth:`TopicModel.from_pretrained`. A ``revision`` fixes a version,
+                and :attr:`hash` tells whether it is the registered one.
+
+        Returns:
+            The codebook, on the CPU.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or as for :meth:`load`.
+        """
+        return Codebook.load(pull(name, **options) / BOOK)
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
@@ -384,7 +392,7 @@ class Codebook(Fitted):
             ConfigError: The file is missing, damaged, altered or of a later version.
         """
         path = Path(path)
-        with read_errors(path, "is no complete codebook, or was altered", _DAMAGE):
+        with read_errors(path, "is no complete codebook, or was altered", Exception):
             with safe_open(path, "pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -394,24 +402,22 @@ class Codebook(Fitted):
                 raise ValueError("its description has another hash")
             if about["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format {about['format_version']!r}; expected {FORMAT_VERSION}")
-            if _sums(tensors) != about["tensors"]:
-                raise ValueError("its tensors have other hashes")
             content, seen = about["content"], tensors.pop(_SEEN)
-            model = remake_model(content, tensors, path, path)
+            sums = _sums(tensors)
+            if about["tensors"] != sums | _sums({_SEEN: seen}):
+                raise ValueError("its tensors have other hashes")
+            model = remake_model(content, tensors, path, path).requires_grad_(False)
             model.vocabulary = check_vocabulary(content["vocabulary"], model.num_words)
-            groups = as_groups(model, content["groups"])
-            decisions, discovery = tuple(about["decisions"]), about["discovery"]
-            model.requires_grad_(False)
-            book = cls(model, content, decisions, about["versions"], discovery, seen, groups)
-            if book.hash != about["hash"] or sorted(_sums(tensors).values()) != content["tensors"]:
+            further = as_groups(model, content["groups"])
+            _, _, decisions, versions, discovery = (about[name] for name in _KEPT)
+            if _sha256(content) != about["hash"] or sorted(sums.values()) != content["tensors"]:
                 raise ValueError("its content has another hash")
-        return book
+            return cls(model, content, tuple(decisions), versions, discovery, seen, further)
 
     def __repr__(self) -> str:
         groups = f", {len(self.groups)} groups" if self.groups else ""
-        found = "documents of discovery unknown"
-        if self.discovery is not None:
-            found = f"found in {self.discovery['num_docs']} documents"
+        number = self.discovery and self.discovery["num_docs"]
+        found = f"found in {number} documents" if number else "documents of discovery unknown"
         return (
             f"Codebook({self.model.name}, {self.model.num_topics} topics{groups}, {found}, "
             f"{len(self.decisions)} decisions, hash {self.hash[:12]})"
@@ -457,12 +463,11 @@ def codebook(
     check_saveable(model)
     assert model.construction is not None
     found = as_groups(model, groups)
-    words = model.vocabulary
     content = {
         "kind": model.construction.name,
         "config": model.construction.to_json(),
-        "vocabulary": None if words is None else list(words),
-        "topic_names": list(model.topic_names) if model.has_topic_names else None,
+        "vocabulary": model.vocabulary,
+        "topic_names": model.topic_names if model.has_topic_names else None,
         "groups": None if found is None else dict(zip(found.names, found.members, strict=True)),
         # Without their names, which a later version may change.
         "tensors": sorted(_sums(model.state_dict()).values()),
@@ -521,8 +526,9 @@ def _fingerprints(corpus: Corpus) -> NDArray[np.int64]:
         bits = codes[rows.word_index] ^ counts * np.uint64(0x9E3779B97F4A7C15)
         for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # the mixer of SplitMix64
             bits = (bits ^ bits >> np.uint64(29)) * np.uint64(multiplier)
-        ends = np.concatenate([[0], np.cumsum(rows.sizes)])
-        before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(bits ^ bits >> np.uint64(32))])
-        first.append(before[ends[1:]] - before[ends[:-1]])
+        bits ^= bits >> np.uint64(32)
+        starts = np.cumsum(rows.sizes) - rows.sizes
+        sums = np.add.reduceat(np.append(bits, np.uint64(0)), starts)
+        first.append(np.where(rows.sizes > 0, sums, np.uint64(0)))
     found = np.stack([np.concatenate(first), _hashed(corpus.metadata.index)], 1)
     return found.view(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.metadata import as_frame
@@ -18,7 +16,7 @@ from torch_lntm.effects import Effects
 from torch_lntm.effects.estimate import make_design
 from torch_lntm.effects.linear import regress_linear
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.formulas.columns import column_or_values
+from torch_lntm.formulas.columns import column_or_values, read_survey
 from torch_lntm.measurement.measured import Measurement
 from torch_lntm.models.names import find_topics
 
@@ -41,10 +39,9 @@ def debias(
 ) -> Effects:
     """Effects of columns on labels; see :meth:`Codebook.debias`."""
     require_whole(2, num_folds=num_folds)
-    corpus = measured.corpus
-    rows = corpus.nonempty
+    corpus, rows = measured.corpus, measured.corpus.nonempty
     table = _by_document(labels, corpus)
-    gold = table.to_numpy(np.float64)[rows]
+    gold = table.to_numpy()[rows]
     coded = np.isfinite(gold[:, 0])
     if (np.isfinite(gold) != coded[:, None]).any():
         raise ConfigError("labels: a document lacks a finite number in one column, but not in all")
@@ -54,10 +51,10 @@ def debias(
     drawn = column_or_values(corpus, given, "probabilities", rows).astype(np.float64)
     if not ((drawn > 0) & (drawn <= 1)).all():
         raise ConfigError("probabilities must lie above 0, and be at most 1, in each document")
-    fitted, design = make_design(corpus, formula, rows, clusters, None)
+    fitted, design = make_design(corpus, formula, read_survey(corpus, None, clusters, None))
     if fitted.random:
         raise ConfigError(f"formula {formula!r}: random terms; give clusters= instead")
-    shares = _surrogates(measured, [*table], surrogate)[rows]
+    shares = _surrogates(measured, table, surrogate)[rows]
     if not np.isfinite(shares).all():
         raise ConfigError("surrogate lacks a value in some documents; expected one in each")
     units = np.arange(len(rows)) if design.clusters is None else design.clusters.numpy()
@@ -66,15 +63,12 @@ def debias(
         raise ConfigError(f"labels in {number} {what}; expected at least {FEWEST}")
     rng = np.random.default_rng(seed)
     folds = (rng.permutation(units.max() + 1) % num_folds)[units]
-    outcome = torch.from_numpy(pseudo_outcomes(gold, shares, coded, drawn, folds))
-
-    def parts() -> Iterator[tuple[Tensor, Tensor]]:
-        yield torch.arange(len(rows)), outcome[None]
-
-    regression = regress_linear(design, parts, torch.eye(len(table.columns)).double(), "HC3")
+    outcome = torch.from_numpy(pseudo_outcomes(gold, shares, coded, drawn, folds))[None]
+    part, each = (torch.arange(len(rows)), outcome), torch.eye(len(table.columns)).double()
+    regression = regress_linear(design, lambda: iter([part]), each, "HC3")
     # Most of the variance comes from the coded documents, whose number bounds the degrees.
     few = number - design.x.shape[1]
-    method = "HC3" if clusters is None else f"{design.num_clusters} clusters"
+    method = "HC3" if clusters is None else f"{units.max() + 1} clusters"
     by = "the model's shares" if surrogate is None else "surrogates"
     return Effects(
         formula=fitted,
@@ -116,12 +110,11 @@ def pseudo_outcomes(
     for fold in np.unique(folds):
         fit, here = coded & (folds != fold), folds == fold
         weights = 1 / drawn[fit, None]
-        for j in range(shares.shape[1]):
-            centre, mean = (np.average(x[fit, j], weights=weights[:, 0]) for x in (shares, gold))
-            x = shares[fit, j] - centre
-            square = (weights[:, 0] * x) @ x
-            slope = (weights[:, 0] * x) @ gold[fit, j] / square if square > 1e-12 else 0.0
-            predicted[here, j] = mean + slope * (shares[here, j] - centre)
+        centre, mean = (np.average(x[fit], 0, weights=1 / drawn[fit]) for x in (shares, gold))
+        x = shares[fit] - centre
+        square = (weights * x * x).sum(0)
+        slope = np.where(square > 1e-12, (weights * x * gold[fit]).sum(0), 0) / (square + 1e-300)
+        predicted[here] = mean + slope * (shares[here] - centre)
     known = np.where(coded[:, None], gold, predicted)
     return np.asarray(predicted + (known - predicted) / drawn[:, None])
 
@@ -141,18 +134,17 @@ def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFr
     return table.astype(np.float64).reindex(names)
 
 
-def _surrogates(measured: Measurement, names: list[Any], surrogate: Any) -> Array:
-    """Values ``(num_docs, num_labels)`` that stand for the labels of documents."""
-    if surrogate is not None:
-        table = _by_document(surrogate, measured.corpus, "surrogate")
-        if not (len(names) == 1 == len(table.columns) or [*table] == names):
-            raise ConfigError(f"surrogates {[*table]}; expected columns {names}, as the labels")
+def _surrogates(measured: Measurement, labels: pd.DataFrame, given: Any) -> Array:
+    """Values ``(num_docs, num_labels)`` in place of labels: given ones, or the model's shares."""
+    if given is not None:
+        table = _by_document(given, measured.corpus, "surrogate")
+        if not (len(labels.columns) == 1 == len(table.columns) or [*table] == [*labels]):
+            raise ConfigError(f"surrogates {[*table]}; expected columns {[*labels]}, as the labels")
         return table.to_numpy()
-    groups = measured.groups
+    groups, means = measured.groups, measured.means
     members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
     topics = [
         list(members.get(str(name)) or find_topics(measured.model.topic_names, [name], "labels"))
-        for name in names
+        for name in labels
     ]
-    means = measured.means
     return np.stack([means[:, of].sum(1) for of in topics], 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.formulas.columns import complete_column
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models.topic_groups import with_groups
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,8 +93,7 @@ class Measurement(Fitted):
             >>> measured.frame().columns.tolist()
             ['document', 'tokens', 'topic', 'name', 'share', 'lower', 'upper']
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
         lengths = self.corpus.lengths.astype(np.float64)
         codes, wholes = np.arange(len(lengths)), self.corpus.metadata.index
         if by is not None:
@@ -105,36 +104,23 @@ class Measurement(Fitted):
         weights = torch.from_numpy(weights / np.bincount(codes, weights)[codes])
         names = [*range(self.model.num_topics), *(self.groups.names if self.groups else ())]
         moments = torch.zeros(2, len(wholes), len(names), dtype=torch.float64)
-        if by is None:
-            for rows, theta in self._parts():
-                moments[:, rows] = torch.stack([theta.mean(0), theta.var(0)])
-        else:
-            sums = torch.zeros(self.draws.num_draws, *moments.shape[1:], dtype=torch.float64)
-            for rows, theta in self._parts():
-                at = torch.from_numpy(codes)[rows]
-                sums.index_add_(1, at, weights[rows, None] * theta)
-            moments = torch.stack([sums.mean(0), sums.var(0)])
-        mean, lower, upper = beta_interval(moments[0].numpy(), moments[1].numpy(), level)
-        labels = [*self.model.topic_names, *names[self.model.num_topics :]]
-        return pd.DataFrame(
-            {
-                by or "document": np.asarray(wholes).repeat(len(names)),
-                "tokens": tokens.astype(np.int64).repeat(len(names)),
-                "topic": names * len(wholes),
-                "name": labels * len(wholes),
-                "share": mean.ravel(),
-                "lower": lower.ravel(),
-                "upper": upper.ravel(),
-            }
-        )
-
-    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows, and draws of topics, then of groups."""
+        sums = torch.zeros(self.draws.num_draws if by else 0, *moments.shape[1:]).double()
         for part in self.draws:
-            theta = part.theta.double()
-            if self.groups is not None:
-                theta = torch.cat([theta, self.groups.sums(theta)], -1)
-            yield torch.from_numpy(part.rows), theta
+            theta = with_groups(part.theta.double(), self.groups)
+            if by is None:
+                moments[:, part.rows] = torch.stack([theta.mean(0), theta.var(0)])
+            else:
+                at = torch.from_numpy(codes[part.rows])
+                sums.index_add_(1, at, weights[part.rows, None] * theta)
+        if by is not None:
+            moments = torch.stack([sums.mean(0), sums.var(0)])
+        columns = {
+            by or "document": np.repeat(wholes, len(names)),
+            "tokens": np.repeat(tokens.astype(np.int64), len(names)),
+            "topic": names * len(wholes),
+            "name": [*self.model.topic_names, *names[self.model.num_topics :]] * len(wholes),
+        }
+        return pd.DataFrame(columns | beta_interval(moments.flatten(1), level))
 
     def __repr__(self) -> str:
         seen = f", {self.num_seen} of them documents of discovery" if self.num_seen else ""
@@ -144,11 +130,12 @@ class Measurement(Fitted):
         )
 
 
-def beta_interval(mean: Any, variance: Any, level: float) -> tuple[Any, Any, Any]:
-    """Means, and intervals of the beta distributions with given means and variances."""
-    mean = np.clip(mean, 0.0, 1.0)
-    spread = np.maximum(mean * (1 - mean), 1e-300)
+def beta_interval(moments: Tensor, level: float) -> dict[str, NDArray[Any]]:
+    """Means, and intervals of the beta distributions, by means and variances ``(2, n)``."""
+    mean, variance = moments.numpy()
+    share = mean.clip(0.0, 1.0)
+    spread = np.maximum(share * (1 - share), 1e-300)
     size = np.maximum(spread / np.maximum(variance, 1e-16 * spread) - 1, 1e-3)
-    a, b = np.maximum(size * mean, 1e-12), np.maximum(size * (1 - mean), 1e-12)
-    ends = (scipy.stats.beta.ppf(0.5 + side * level / 2, a, b) for side in (-1, 1))
-    return mean, *ends
+    a, b = np.maximum(size * share, 1e-12), np.maximum(size * (1 - share), 1e-12)
+    lower, upper = scipy.stats.beta.interval(level, a, b)
+    return {"share": share, "lower": lower, "upper": upper}

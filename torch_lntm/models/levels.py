@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError, CorpusError, require_one
 from torch_lntm.formulas.columns import complete_column
 
 #: The name of the array in a batch's covariates.
@@ -333,8 +333,8 @@ def _parsed(formula: str) -> tuple[str, Bins | None, float | None]:
         message = f"content {formula!r:.80}; expected {_EXAMPLES}, with bins or width alone"
         raise ConfigError(message)
     name, option, value = found[1] or found[2] or found[3], found[4], found[5]
-    if option == "bins" and value not in _FREQUENCIES:
-        raise ConfigError(f"bins is {value!r}; expected one of {', '.join(_FREQUENCIES)}")
+    if option == "bins":
+        require_one(_FREQUENCIES, bins=value)
     bins: Any = value if option == "bins" else None
     try:
         width = float(value) if option == "width" else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyro
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm import noise
+from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus, DocumentBatch, WordVectors
 from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.models.names import check_topic_names, is_named
+from torch_lntm.models.names import check_topic_names, is_named, labels, name_words
 from torch_lntm.models.parts import Method
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
@@ -265,6 +267,54 @@ class TopicModel(nn.Module):
             old = self.construction
             model.construction = old._replace(settings=old.settings | settings)
         return model
+
+    def push_to_hub(self, name: str, **options: Any) -> str:
+        """Upload the model to a repository of the Hugging Face Hub, which is made if it is missing.
+
+        It gets the files of :func:`~torch_lntm.io.save_model`, with the card as its page. The
+        vocabulary is among them, so look at the words before you publish them.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``.
+            **options: Options of ``huggingface_hub.ModelHubMixin.push_to_hub``, such as
+                ``private=True``, ``token``, ``branch`` and ``commit_message``.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or the model cannot be saved.
+        """
+        from torch_lntm.io.hub import push_model
+
+        return push_model(self, name, **options)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, **options: Any) -> TopicModel:
+        """Load a model from a repository of the Hugging Face Hub, or from a folder.
+
+        Only tensors, JSON and words are downloaded, and no code is executed. If the model's
+        constructor is of a plug-in, import the plug-in first.
+
+        Args:
+            name: Name of the repository, such as ``"user/name"``, or the path of a folder.
+            **options: Options of ``huggingface_hub.ModelHubMixin.from_pretrained``, such as
+                ``revision``, ``token`` and ``local_files_only=True``.
+
+        Returns:
+            The model, on the CPU.
+
+        Raises:
+            ConfigError: The extra ``files`` is not installed, or the files are damaged or missing.
+
+        Example:
+            >>> folder = lntm.save_model(model, "model")
+            >>> lntm.models.TopicModel.from_pretrained(folder).num_topics
+            10
+        """
+        from torch_lntm.io.hub import pull_model
+
+        return pull_model(name, **options)
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
@@ -527,7 +577,10 @@ class TopicModel(nn.Module):
                 )
             )
         rows.sort(key=lambda row: -(row.share or 0.0))
-        return TopicTable(rows, self.topic_names)
+        words = name_words(
+            self.topics.mean_probs, self.words_at, 0 if self.vocabulary is None else 1
+        )
+        return TopicTable(rows, labels(self.topic_names, words))
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.
@@ -543,6 +596,17 @@ class TopicModel(nn.Module):
         for name, is_finite in zip(parameters, flags, strict=True):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the model, as ``torch.nn.Module.to`` does.
+
+        Raises:
+            ConfigError: The device is missing.
+        """
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, (str, torch.device)):
+                find_device(value)
+        return super().to(*args, **kwargs)
 
     def encode(self, corpus: Corpus) -> Corpus:
         """Check a corpus and add the arrays for this model's batches.

@@ -1,17 +1,22 @@
-"""Names of topics, and how topics are found by number or by name."""
+"""Names of topics, words that make names, and how topics are found by number or by name."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
 #: Maximum number of characters of a name.
 MAX_NAME = 80
+#: Words of a topic that may be in its name: so many of the most probable.
+_CANDIDATES = 50
 
 
 def check_name(name: Any, what: str = "name") -> str:
@@ -118,3 +123,101 @@ def _number(topic: Any, names: Sequence[str], what: str = "topic_names") -> int:
         f"{what}: topic {topic!r:.100}; expected numbers from 0 to {size - 1}"
         + (f", or names: {listed}" if named else "; the topics have no names")
     )
+
+
+def telling_words(probs: Tensor, average: Tensor | None = None) -> list[list[int]]:
+    """Frequent words of each topic that tell it from the others, the best first.
+
+    Word v of topic k scores √φ_kv log(φ_kv/φ̄_v), where φ_kv is its probability and φ̄ the average of
+    the topics. A word that all topics use alike scores 0, and a word that is less probable in the
+    topic than on average does not count.
+
+    Args:
+        probs: ``(num_topics, num_words)`` probabilities.
+        average: ``(num_words,)`` probabilities to tell the topics from. Defaults to their mean.
+
+    Returns:
+        Positions in the vocabulary, of at most 50 words of each topic. The more probable of two
+        words with equal scores comes first.
+    """
+    probs = probs.detach().cpu()
+    top, at = probs.topk(min(_CANDIDATES, probs.shape[1]))
+    usual = (probs.mean(0) if average is None else average)[at].double()
+    lift = (top.double() / usual.clamp_min(torch.finfo(torch.float64).tiny)).log()
+    order = np.lexsort((at, -top, -top.double().sqrt() * lift))
+    return [row[by][gain[by] >= 0].tolist() for row, by, gain in zip(at, order, lift, strict=True)]
+
+
+def name_words(
+    probs: Tensor, words_at: Callable[[Sequence[int]], Sequence[str]], number: int
+) -> list[tuple[str, ...]]:
+    """Words that name each topic: its :func:`telling_words`, of which no two topics share one.
+
+    A word belongs to the topic in which it is most probable. A topic with too few words of its own
+    takes others that no name has yet, in the order of the topics. Inflections of a name's earlier
+    words are left out.
+
+    Args:
+        probs: ``(num_topics, num_words)`` probabilities.
+        words_at: Words at positions of the vocabulary.
+        number: Most words of a name.
+
+    Returns:
+        At most ``number`` words of each topic, the best first.
+
+    Example:
+        >>> words = lntm.models.names.name_words(model.topics.probs, model.words_at, 3)
+        >>> len(words), len({word for name in words for word in name})
+        (10, 30)
+    """
+    names: list[list[str]] = [[] for _ in probs]
+    ranked, taken = telling_words(probs), set[str]()
+    owner = probs.detach().cpu().max(0).indices.tolist()
+    for own in (True, False):
+        for k, row in enumerate(ranked):
+            pairs = zip(row, words_at(row), strict=True)
+            free = [w for v, w in pairs if (owner[v] == k or not own) and w not in taken]
+            names[k] = distinct_words([*names[k], *free], number)
+            taken.update(names[k])
+    return [tuple(name) for name in names]
+
+
+def labels(
+    names: Sequence[str], words: Sequence[Sequence[str]], numbered: bool = True
+) -> list[str]:
+    """The names of topics, and numbers with words for topics without one.
+
+    Args:
+        names: The names of all topics, ``model.topic_names``.
+        words: Words of each topic.
+        numbered: Whether the number comes before the words.
+    """
+    first = 0 if numbered else 1
+    return [
+        name if is_named(names, k) else " ".join([name, *words[k]][first:]) or name
+        for k, name in enumerate(names)
+    ]
+
+
+def distinct_words(words: Iterable[str], number: int) -> list[str]:
+    """The first words of a ranking without inflections of earlier words.
+
+    Two words count as inflections of each other if they begin alike: they must share at least three
+    letters, and all letters of the shorter word except perhaps its last. Examples are *file* and
+    *files*, or *party* and *parties*.
+
+    Args:
+        words: Words, the best first.
+        number: Most words to return.
+    """
+    distinct: list[str] = []
+    for word in words:
+        if len(distinct) < number and not any(_begin_alike(word, w) for w in distinct):
+            distinct.append(word)
+    return distinct
+
+
+def _begin_alike(first: str, second: str) -> bool:
+    pairs = zip(first.casefold(), second.casefold(), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return shared >= max(3, min(len(first), len(second)) - 1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, bind, require_whole
 from torch_lntm.models.model import Construction, TopicModel
 
 Arguments = ParamSpec("Arguments")
@@ -81,7 +81,7 @@ def register(
 
         @functools.wraps(constructor)
         def recorded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> TopicModel:
-            bound = signature.bind(*args, **kwargs)
+            bound = bind(name, signature, args, kwargs)
             corpus = bound.arguments["num_words"]
             if isinstance(corpus, Corpus) and "vocabulary" in signature.parameters:
                 bound.arguments.setdefault("vocabulary", corpus.vocabulary)

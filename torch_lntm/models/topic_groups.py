@@ -134,3 +134,8 @@ def merged_topics(
 def as_groups(model: TopicModel, groups: Any) -> TopicGroups | None:
     """Checked groups of an optional argument."""
     return None if groups is None else TopicGroups.of(model.topic_names, groups)
+
+
+def with_groups(theta: Tensor, groups: TopicGroups | None) -> Tensor:
+    """Proportions of the topics ``(..., num_topics)``, followed by those of the groups, if any."""
+    return theta if groups is None else torch.cat([theta, groups.sums(theta)], -1)

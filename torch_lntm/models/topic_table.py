@@ -44,7 +44,7 @@ class TopicTable(list[TopicSummary]):
 
     Args:
         topics: The topics.
-        names: Names of all topics of the model, by number.
+        names: Names of all topics of the model by number, for the lists of correlated topics.
 
     Example:
         >>> table = result.topic_table(top_n=3)
@@ -113,12 +113,12 @@ class TopicTable(list[TopicSummary]):
             share = f"{_percent(topic.share):>6}   " if self.has_shares else " "
             lines.append(f"{topic.name:{align}{width}}  {share}{' '.join(topic.words)}")
             partners = [
-                " ".join([relation, *(f"{self.names[k]:>4} ({signed(r)})" for k, r in pairs)])
+                f"{relation} " + ", ".join(f"{self.names[k]} ({signed(r)})" for k, r in pairs)
                 for relation, pairs in (("with", topic.correlated), ("against", topic.opposed))
                 if pairs
             ]
             if partners:
-                lines.append(" " * (width + 2 + len(share)) + "   ".join(partners))
+                lines.append(" " * (width + 2 + len(share)) + "; ".join(partners))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

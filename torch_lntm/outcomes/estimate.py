@@ -12,7 +12,7 @@ import torch
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require_one, require_whole, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.language import split_random, summands_of
 from torch_lntm.inference.chains.joint import CHAIN_SEEDS
@@ -117,9 +117,8 @@ def estimate(
         model = model.model
     topics = True if topics is None else topics
     require_model(model)
-    for name, value, known in (("family", family, FAMILIES), ("draws", draws, get_args(Draws))):
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+    require_one(FAMILIES, family=family)
+    require_one(get_args(Draws), draws=draws)
     require_whole(1, num_chains=num_chains, warmup_steps=warmup_steps)
     require_whole(4, num_draws=num_draws)
     corpus, found = model.encode(read(corpus)), as_groups(model, groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,12 +11,16 @@ import torch
 from pyro.ops.stats import split_gelman_rubin
 
 from torch_lntm import frames
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size, normal_scores
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.outcomes.families import Array
-from torch_lntm.plotting.style import topic_labels
+from torch_lntm.plotting.lines import Series, plot_effects
+from torch_lntm.plotting.style import NEUTRAL, topic_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,16 +67,15 @@ class Outcomes:
             per: Rise of a topic's share, such as 0.1 for ten percentage points.
 
         Returns:
-            A row for each topic, group and column: ``term``, ``name`` (the topic's name or its
-            first words, if there are any), ``estimate`` (the posterior mean), ``std_error``,
+            A row for each topic, group and column: ``term``, ``name`` (the topic's name or
+            words that tell it, if there are any), ``estimate`` (the posterior mean), ``std_error``,
             ``lower`` and ``upper``, and the diagnostics of the chains: ``ess``, the effective
             number of draws, and ``rhat``, which is 1 where chains agree.
 
         Raises:
             ConfigError: The level is not between 0 and 1, or there is no such reference.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
         terms, labels, rows = self._contrasts(reference)
         draws = np.concatenate(
             [self.coefficients[..., : len(self.shares)] @ (per * rows.T), self._of_columns], -1
@@ -103,10 +107,8 @@ class Outcomes:
         Topics or groups that equal the reference are left out.
         """
         size = len(self.shares)
-        labels = [
-            label.removeprefix(f"{k}").strip()
-            for k, label in enumerate(topic_labels(self.model, 3))
-        ]
+        every = topic_labels(self.model, numbered=False)
+        labels = ["" if label == str(k) else label for k, label in enumerate(every)]
         parts = [(f"topic {k}", labels[k], [k]) for k in range(size)]
         if self.groups is not None:
             members = zip(self.groups.names, self.groups.members, strict=True)
@@ -132,6 +134,40 @@ class Outcomes:
         weights = np.zeros(len(self.shares))
         weights[topics] = self.shares[topics]
         return weights / weights.sum()
+
+    @property
+    def measure(self) -> str:
+        """What the effects change, in words, such as ``"the log odds of vote"``."""
+        scale = {"binomial": "the log odds of ", "poisson": "the log rate of "}.get(self.family, "")
+        return scale + self.formula.partition("~")[0].strip()
+
+    def plot(
+        self,
+        level: float = 0.95,
+        *,
+        reference: int | str | None = None,
+        per: float = 1.0,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the effects of topics and groups in :meth:`frame` with their intervals.
+
+        Args:
+            level: Probability of the intervals.
+            reference: See :meth:`frame`.
+            per: See :meth:`frame`.
+            ax: Axes to draw into. Defaults to a new figure.
+
+        Example:
+            >>> ax = sales.plot(per=0.1)
+        """
+        rows = self.frame(level, reference=reference, per=per).iloc[: -len(self.names) or None]
+        names = rows["term"] + (" " + rows["name"]).str.rstrip() if "name" in rows else rows["term"]
+        values = rows[["estimate", "lower", "upper"]].to_numpy()
+        series = [Series("", names.tolist(), values)]
+        along = f"Change of {self.measure} per {100 * per:g} percentage points"
+        ax = plot_effects(series, "text", "", along, "", ax=ax)
+        ax.axvline(0, color=NEUTRAL, linewidth=0.8, zorder=0)
+        return ax
 
     def format(
         self, level: float = 0.95, *, reference: int | str | None = None, per: float = 1.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_level, require_whole
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.names import find_topics
@@ -17,7 +16,6 @@ from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
@@ -31,12 +29,6 @@ LOOKS = [
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 #: Most periods with a label.
 MOST_LABELS = 12
-#: Small charts: columns, and in inches the width of a chart and of the names in it, the height of a
-#: row of points, and the height of a line; and the look of their texts.
-_COLUMNS, _PANEL, _NAMES, _ROW, _DOWN = 3, 3.3, 1.2, 0.16, 0.8
-_SMALL: dict[str, Any] = {"fontsize": 7.5, "parse_math": False, "color": style.NEUTRAL}
-#: Left and upper end of a small chart, its width and its height.
-Box = tuple[float, float, float, float]
 
 
 class Series(NamedTuple):
@@ -90,76 +82,6 @@ def plot_effects(
     else:
         ax.set_title(title, fontsize="medium")
     return ax
-
-
-def plot_panels(
-    panels: Sequence[Series], names: Sequence[str], links: Sequence[str], positions: Any = None
-) -> Figure:
-    """A figure with a small chart of each series, in rows of three, with scales from 0.
-
-    All charts share one pair of axes, because drawing separate axes would take ten times as long.
-
-    Args:
-        panels: The series.
-        names: Name of each value.
-        links: Address that the title of each chart links to. Chart 3 has the ``gid`` ``panel-3``.
-        positions: ``(num_values,)`` positions of the values on an axis, for lines with bands.
-            Defaults to rows of points.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    down = _ROW * len(names) if positions is None else _DOWN
-    width, height = _COLUMNS * _PANEL, (down + 0.55) * math.ceil(len(panels) / _COLUMNS)
-    figure = Figure(figsize=(width, height))
-    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    beside = _NAMES if positions is None else 0.55
-    for k, (panel, link) in enumerate(zip(panels, links, strict=True)):
-        line, column = divmod(k, _COLUMNS)
-        left, top = column * _PANEL + beside, line * (down + 0.55) + 0.28
-        look: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
-        ax.add_patch(Rectangle((left - beside, top - 0.28), _PANEL, down + 0.5, **look))
-        ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
-        box = (left, top, _PANEL - beside - 0.35, down)
-        most = max(float(np.nanmax(panel.proportions)), 1e-9)
-        if positions is None:
-            _draw_small_rows(ax, panel.proportions.T / most, names, f"{most:.1%}", box)
-        else:
-            _draw_small_line(ax, panel.proportions.T / most, names, f"{most:.1%}", positions, box)
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_axis_off()
-    return figure
-
-
-def _draw_small_rows(ax: Axes, shares: Any, names: Sequence[str], most: str, box: Box) -> None:
-    """A row with a point and its interval for each name, in a box of the axes."""
-    left, top, across, down = box
-    mean, lower, upper = left + across * shares
-    ys = top + _ROW * (np.arange(len(names)) + 0.5)
-    ax.hlines(ys, lower, upper, color=COLOURS[0])
-    ax.plot(mean, ys, "o", color=COLOURS[0], markersize=4)
-    ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
-    for name, y in zip(names, ys, strict=True):
-        ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **_SMALL)
-    for text, x in (("0", left), (most, left + across)):
-        ax.text(x, top + down + 0.12, text, ha="center", **_SMALL)
-
-
-def _draw_small_line(
-    ax: Axes, shares: Any, names: Sequence[str], most: str, positions: Any, box: Box
-) -> None:
-    """A line with a band over positions, the first and the last of them named, in a box."""
-    left, top, across, down = box
-    bottom = top + down
-    mean, lower, upper = bottom - down * shares
-    xs = left + across * (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
-    ax.fill_between(xs, lower, upper, color=COLOURS[0], alpha=0.2, linewidth=0)
-    ax.plot(xs, mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
-    ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
-    for text, y in ((most, top + 0.05), ("0", bottom)):
-        ax.text(left - 0.06, y, text, ha="right", **_SMALL)
-    for text, x, side in ((names[0], left, "left"), (names[-1], left + across, "right")):
-        ax.text(x, bottom + 0.14, text, ha=side, **_SMALL)
 
 
 def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
@@ -286,8 +208,7 @@ def document_proportions(
         >>> len(ax.get_yticklabels())
         3
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     if not isinstance(draws, ThetaDraws) or document not in draws.rows:
         raise ConfigError(f"document {document} is not in {draws!r}; expected a corpus's draws")
     theta = draws.take(np.array([document]), num_draws).theta[:, 0].double().numpy()

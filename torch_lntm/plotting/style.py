@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import unicodedata
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.models import TopicModel
-from torch_lntm.models.names import is_named
+from torch_lntm.models.names import labels, name_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +20,6 @@ NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 GRID = "#dddddd"
 #: Most letters of a name beside or below a plot.
 NAME_LETTERS = 48
-#: Candidate words for each word of a short name.
-_CANDIDATES = 5
 #: Colours of lines and groups, in order. The colours also differ in lightness.
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
@@ -65,58 +61,28 @@ def use_style() -> tuple[str, ...]:
     return PALETTE
 
 
-def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
-    """Short labels of the topics: the name, or the number and the most probable words.
+def topic_labels(model: TopicModel, top_n: int = 3, *, numbered: bool = True) -> list[str]:
+    """Short labels of the topics: the name, or the number and words that tell the topic.
 
-    A label skips inflections of its earlier words. If "file", "files" and "data" are the most
-    probable words, it says "file data".
+    The words are frequent in the topic and rarer in others
+    (:func:`~torch_lntm.models.names.telling_words`). No word is in the labels of two topics, and
+    no label has two inflections of a word. Without a vocabulary, labels are numbers.
 
     Args:
         model: The model.
-        top_n: Words in the label of a topic without a name; 0 for the number alone.
+        top_n: Most words in the label of a topic without a name; 0 for the number alone.
+        numbered: Whether the number comes before the words.
 
     Returns:
-        ``num_topics`` labels such as ``"3 fire sydney"``.
+        ``num_topics`` labels such as ``"3 fire sydney nsw"``.
 
     Example:
         >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
         ('0', 10)
     """
-    vocabulary, names = model.vocabulary, model.topic_names
-    if vocabulary is None or top_n < 1:
-        return list(names)
-    top = model.topics.top_words(min(_CANDIDATES * top_n, len(vocabulary)))[0].tolist()
-    return [
-        names[k]
-        if is_named(names, k)
-        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], top_n)])
-        for k, row in enumerate(top)
-    ]
-
-
-def distinct_words(words: Sequence[str], number: int) -> list[str]:
-    """The first words of a ranking, inflections of earlier words left out.
-
-    Two words count as inflections of each other if they begin alike: they must share at least three
-    letters, and all letters of the shorter word except perhaps its last. Examples are *file* and
-    *files*, or *party* and *parties*.
-
-    Args:
-        words: Words, the best first.
-        number: Number of words to return. Inflections fill the end if there are too few words.
-    """
-    distinct: list[str] = []
-    for word in words:
-        if not any(_begin_alike(word, earlier) for earlier in distinct):
-            distinct.append(word)
-    inflections = (word for word in words if word not in distinct)
-    return [*distinct, *inflections][:number]
-
-
-def _begin_alike(first: str, second: str) -> bool:
-    pairs = zip(first.casefold(), second.casefold(), strict=False)
-    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return shared >= max(3, min(len(first), len(second)) - 1)
+    number = 0 if model.vocabulary is None else top_n
+    words = name_words(model.topics.mean_probs, model.words_at, number)
+    return labels(model.topic_names, words, numbered)
 
 
 def shorten(text: str, letters: int) -> str:

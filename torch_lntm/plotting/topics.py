@@ -195,7 +195,7 @@ def correlation_graph(
         model: The model.
         shares: ``(num_topics,)`` mean proportions, shown as areas of the circles.
         min_correlation: Smallest correlation to draw.
-        labels: Names of the topics. Defaults to the model's names, or numbers and first words.
+        labels: Names of the topics. Defaults to those of :func:`topic_labels`.
         ax: Axes to draw into. Defaults to a new figure.
 
     Returns:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import require_level, require_whole
 from torch_lntm.latents.factor import GaussianFactorSpace
 from torch_lntm.latents.space import LatentSpace
 
@@ -205,8 +205,7 @@ class Posterior(Moments):
         Raises:
             ConfigError: ``level`` is not between 0 and 1, or ``num_draws`` is less than 1.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
         tail = (1.0 - level) / 2.0
         draws = self.theta_samples(num_draws, seed=seed)
         lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).to(draws), dim=0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_one, require_whole
 from torch_lntm.evaluation.coherence import frex
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
@@ -56,8 +56,7 @@ def word_scores(
     Raises:
         ConfigError: The measure is unknown, or the weight out of range.
     """
-    if measure not in get_args(LabelMeasure):
-        raise ConfigError(f"measure {measure!r}; expected one of {get_args(LabelMeasure)}")
+    require_one(get_args(LabelMeasure), measure=measure)
     if not 0 <= frequency_weight <= 1:
         raise ConfigError(f"frequency_weight is {frequency_weight}; expected from 0 to 1")
     if measure == "probability":

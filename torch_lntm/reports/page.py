@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
@@ -27,9 +28,12 @@ from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
 from torch_lntm.reports import pictures
+from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
+from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
+    CorpusSummary,
     correlation_intervals,
     correlation_lines,
     dividing_columns,
@@ -51,6 +55,9 @@ _COLUMNS, _PAIRS, _FIELDS, _VALUE = 6, 40, 6, 80
 #: Fewest draws for the interval of a document's share. Its ends vary by a tenth of its length with
 #: 50 draws, and by a twentieth with 200.
 _DRAWS = 200
+#: Most levels of a column whose levels are lines of different colours over another column, and most
+#: such pairs of columns.
+_CLASSES, _CROSSED = 6, 2
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
     autoescape=True,
@@ -101,7 +108,7 @@ def report(
         >>> page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         True
     """
-    if path is None and isinstance(fit, Run):
+    if path is None and isinstance(fit, Run) and fit.path is not None:
         path, overwrite = fit.path / "report.html", True
     path = Path("report.html" if path is None else path)
     if path.is_dir():
@@ -126,10 +133,14 @@ def render_page(
     *,
     by: Sequence[str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    weights: Any = None,
+    clusters: Any = None,
+    strata: Any = None,
     tree: TopicTree | None = None,
     stability: pd.DataFrame | None = None,
     texts: Iterable[str] | None = None,
     effects: Any = None,
+    outcomes: Any = None,
     scores: pd.DataFrame | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
@@ -153,12 +164,18 @@ def render_page(
         by: Metadata columns for the prevalence. Defaults to the first six columns that divide the
             documents.
         groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
+        weights: Survey or frequency weights of the documents in shares and prevalence, a column or
+            values; see :func:`summarise_corpus`. Words and correlations take none.
+        clusters: Clusters of dependent documents, likewise, for the errors of shares.
+        strata: Strata of the sample, likewise.
         tree: Tree of topics to show; see :func:`topic_tree`.
         stability: Stability of the topics to show; see :func:`topic_stability`.
         texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
             proportions by column.
+        outcomes: The result of ``lntm.outcomes.estimate``, to show how the outcome changes with the
+            topics.
         scores: Scores to show; see :func:`score_table`.
         settings: Settings to list, by name.
         title: The page's title. Defaults to a title with the name of the corpus.
@@ -188,27 +205,25 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
+    if outcomes is not None:
+        own = {"Outcome": functools.partial(outcome_section, outcomes)}
+        sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
-    corpus, sample, draws = _sampled(
-        everything, source, max_docs, seed, num_draws=num_draws, progress=progress
-    )
-    columns = dividing_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
+    corpus, sample, draws = _sampled(everything, source, max_docs, seed, num_draws, progress)
+    summary = _summary(draws, everything, sample, by, groups, (weights, clusters, strata))
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
-    table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
-    names = [f"{head} ".removeprefix(f"{k} ").strip() or head for k, head in enumerate(heads)]
+    table = as_scores([]) if scores is None else scores
+    names = topic_labels(model, numbered=False)
     data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
-        **_correlations(data, heads),
-        **_prevalence(data, heads, top_n),
-        **_effects(effects, heads),
+        **_documents(data, everything, sample, texts, num_docs, tree, seed),
+        **_prevalence(data, top_n),
+        **_effects(effects),
         **_equal_parts(),
         belief=_belief(model.topics),
-        heads=heads,
-        map=pictures.draw_map(data, heads),
         tree=tree,
         tree_picture=None if tree is None else pictures.draw_tree(tree),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
@@ -216,7 +231,6 @@ def render_page(
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         frex=best_words(model, corpus, "frex", top_n=top_n),
         stability=stability,
-        documents=_documents(data, everything, sample, texts, num_docs),
         has_texts=texts is not None,
         sections=render_sections(sections or {}, data),
         score_table=to_table(table, "Table of scores") if len(table) else None,
@@ -224,7 +238,12 @@ def render_page(
 
 
 def _sampled(
-    corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
+    corpus: Corpus,
+    source: DrawSource,
+    max_docs: int,
+    seed: int,
+    num_draws: int | None,
+    progress: bool,
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
     """The documents of the page, their ascending positions, and draws of their proportions.
 
@@ -234,8 +253,31 @@ def _sampled(
     if len(corpus) > max_docs:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
         some = corpus[rows]
-    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": progress}
+    draws = theta_draws(source, corpus, num_draws, keep=False, **options)
     return some, rows, draws.of_selection(rows)
+
+
+def _summary(
+    draws: ThetaDraws,
+    everything: Corpus,
+    sample: NDArray[np.int64],
+    by: Sequence[str] | None,
+    groups: Any,
+    survey: tuple[Any, Any, Any],
+) -> CorpusSummary:
+    """Summary of the sample; weights, clusters and strata are columns, or values of everything."""
+    corpus = everything if len(sample) == len(everything) else everything[sample]
+    named = [name for name in survey[:2] if isinstance(name, str)]
+    shown: dict[str, Any] = {"level": LEVEL, "groups": groups}
+    for name, values in zip(("weights", "clusters", "strata"), survey, strict=True):
+        shown[name] = values
+        if values is not None and not isinstance(values, str):
+            of_all = everything.with_metadata({name: values}).metadata
+            shown[name] = of_all[name].iloc[sample].to_numpy()
+    if by is None:
+        by = [name for name in dividing_columns(corpus) if name not in named][:_COLUMNS]
+    return summarise_corpus(draws, corpus, by, **shown)
 
 
 def _documents(
@@ -244,26 +286,57 @@ def _documents(
     sample: NDArray[np.int64],
     texts: Iterable[str] | None,
     num_docs: int,
+    tree: TopicTree | None,
+    seed: int,
+) -> dict[str, Any]:
+    """The map, the graph of correlations, and representative documents of the topics."""
+    shown = sample_of_map(page.corpus, seed)
+    best = best_documents(page.summary.documents, num_docs) if num_docs else pd.DataFrame()
+    quoted = best["position"].to_numpy(np.int64) if num_docs else shown[:0]
+    # The texts are read once, because they may come from a stream.
+    rows = np.union1d(shown, quoted)
+    quotes = dict(zip(rows.tolist(), excerpts(sample[rows], everything, texts), strict=True))
+    colours, correlations = colour_groups(page.model, tree), _correlations(page)
+    on_map = [quotes[d] for d in shown.tolist()]
+    lines, periods = correlations["drawn"], time_levels(page)
+    over = [x for x in page.summary.prevalence if periods and x.levels.column == periods.column]
+    sparks = [pictures.sparkline(x, each.levels.axis[0]) for each in over for x in each.mean.T]
+    return correlations | {
+        "atlas": draw_map(page, shown, on_map, colours, lines, seed),
+        "num_points": len(shown),
+        "num_nonempty": int((page.corpus.lengths > 0).sum()),
+        "periods": periods,
+        "sparks": sparks,
+        "colours": colours,
+        "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics},
+        "documents": _quoted(page, everything, sample, best, quotes),
+    }
+
+
+def _quoted(
+    page: PageData,
+    everything: Corpus,
+    sample: NDArray[np.int64],
+    best: pd.DataFrame,
+    quotes: Mapping[int, str],
 ) -> dict[int, list[dict[str, Any]]]:
     """Representative documents by topic, with intervals of their shares, excerpts and metadata."""
     found: dict[int, list[dict[str, Any]]] = {k: [] for k in range(page.model.num_topics)}
-    if not num_docs:
+    if not len(best):
         return found
-    best = best_documents(page.summary.documents, num_docs)
     rows, tails = best["position"].to_numpy(np.int64), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     ends: dict[int, NDArray[np.float64]] = {}
     for part in page.draws.take(np.unique(rows), max(page.draws.num_draws, _DRAWS)):
         # An end at rank p(S + 1) of S draws gives intervals of few draws their coverage.
         both = np.quantile(part.theta.cpu().numpy(), tails, axis=0, method="weibull")
         ends |= {d: both[:, i] for i, d in enumerate(part.rows.tolist())}
-    quotes = excerpts(sample[rows], everything, texts)
     metadata = everything.metadata
-    for row, quote in zip(best.to_dict("records"), quotes, strict=True):
+    for row in best.to_dict("records"):
         topic, at = row["topic"], sample[row["position"]]
         lower, upper = ends[row["position"]][:, topic]
         present = metadata.iloc[at].dropna().items() if len(metadata.columns) else ()
         about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
-        more = {"id": metadata.index[at], "excerpt": quote, "fields": about}
+        more = {"id": metadata.index[at], "excerpt": quotes[row["position"]], "fields": about}
         found[topic].append({**row, **more, "lower": lower, "upper": upper})
     return found
 
@@ -284,22 +357,22 @@ def _equal_parts() -> dict[str, Any]:
     folder = Path(__file__).with_name("templates")
     # Files of the package are inserted without escaping.
     script, style = (
-        Markup((folder / name).read_text(encoding="utf-8")) for name in ("script.js", "style.css")
+        Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in names))
+        for names in (("script.js", "map.js"), ("style.css",))
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {"script": script, "style": style, "script_hash": digest}
     return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _correlations(page: PageData, heads: Sequence[str]) -> dict[str, Any]:
-    """Correlations of the topics as a graph and as numbers."""
+def _correlations(page: PageData) -> dict[str, Any]:
+    """Correlations of the topics: those that the graph draws, and all of them as numbers."""
     correlation = page.model.topic_correlation().detach().cpu().double().numpy()
     error = page.summary.correlation_error
     lines = correlation_lines(correlation, error, LEVEL)
     drawn = lines[lines["correlation"] > 0].head(page.model.num_topics)
     return {
-        "graph": pictures.draw_graph(page, heads, drawn) if len(drawn) else None,
-        "num_drawn": len(drawn),
+        "drawn": drawn,
         "num_joined": len({*drawn["first"], *drawn["second"]}),
         "intervals": correlation_intervals(correlation, error, LEVEL),
         "lines": list(lines.head(_PAIRS).itertuples()),
@@ -307,14 +380,13 @@ def _correlations(page: PageData, heads: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _prevalence(page: PageData, heads: Sequence[str], top_n: int) -> dict[str, Any]:
+def _prevalence(page: PageData, top_n: int) -> dict[str, Any]:
     """Charts of prevalence by column; and groups of topics with words, the largest first."""
     summary, size = page.summary, page.model.num_topics
     overall, groups = summary.overall, summary.groups
-    by_column = [pictures.prevalence_by_column(found) for found in summary.prevalence]
     charts = [
-        (shown.column, *pictures.draw_panels(shown, f"prevalence-{i}", "Prevalence", heads))
-        for i, shown in enumerate(by_column)
+        (found.levels.column, pictures.draw_chart(pictures.prevalence_by_column(found)))
+        for found in summary.prevalence
     ]
     parts: dict[str, Any] = {
         "prevalence": charts,
@@ -334,19 +406,22 @@ def _prevalence(page: PageData, heads: Sequence[str], top_n: int) -> dict[str, A
     return parts | {"group_rows": list(rows.itertuples())}
 
 
-def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
+def _effects(effects: Any) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
         return {"effects": None}
-    by_column, what = pictures.effects_by_column, "Expected proportion"
     drawn = effects.columns if effects.measure == "proportion" else ()  # axes start at 0
-    predictions = {name: effects.predict(name, level=LEVEL) for name in drawn}
+    grids = {name: effects.grid(name) for name in drawn}
+    classes = [name for name, grid in grids.items() if 2 <= len(grid) <= _CLASSES]
+    axes = [name for name, grid in grids.items() if len(grid) > _CLASSES]
+    crossed = [(by, name) for by in classes for name in axes][:_CROSSED]
+    asked = [*crossed, *((name,) for name in drawn)]
+    found = {names: effects.predict(*names, level=LEVEL) for names in asked}
+    shown = [pictures.effects_by_column(rows, *names[::-1]) for names, rows in found.items()]
     return {
         "effects": effects,
-        "expected": [
-            (name, *pictures.draw_panels(by_column(rows, name), f"effects-{i}", what, heads))
-            for i, (name, rows) in enumerate(predictions.items())
-        ],
+        "crossed": len(crossed),
+        "expected": [(each.column, pictures.draw_chart(each)) for each in shown],
         "coefficients": list(effects.table(LEVEL).itertuples()),
-        "below_zero": any((rows["lower"] < 0).any() for rows in predictions.values()),
+        "below_zero": any((rows["lower"] < 0).any() for rows in found.values()),
     }

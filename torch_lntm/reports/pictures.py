@@ -1,9 +1,9 @@
-"""Pictures for the report page: SVG that links to the topics and shows tips under the mouse."""
+"""Charts and pictures for the report page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,28 +11,26 @@ from markupsafe import Markup
 
 from torch_lntm.plotting import tree_plot
 from torch_lntm.plotting.embed import to_svg
-from torch_lntm.plotting.lines import Series, plot_panels
 from torch_lntm.plotting.style import format_number
-from torch_lntm.plotting.topics import map_size, topic_graph, topic_map
 from torch_lntm.reports.prevalence import Array, Axis, Prevalence, axis_of, differences
-from torch_lntm.reports.sections import PageData
-from torch_lntm.reports.tree import TopicTree, hellinger_distances
+from torch_lntm.reports.tree import TopicTree
 
-#: Most panels of a column.
-_PANELS = 24
+#: Most panels of a column, and the width and height of a line's chart on the page.
+_PANELS, _WIDTH, _HEIGHT = 24, 252, 112
 
 
 class ByColumn(NamedTuple):
     """Proportions of topics by the levels or values of a column.
 
     Attributes:
-        column: The column.
+        column: The column, or two of them.
         names: Name of each level or value.
         axis: Their positions on an axis, None for names; and a note on the axis for readers.
         topics: Number of each topic, or name of each group of topics.
-        values: ``(num_topics, num_names, 3)`` proportions, and ends of their intervals; NaN without
-            documents or without an interval.
-        errors: ``(num_topics, num_names)`` standard errors.
+        classes: Levels of the second column, or one empty name without it.
+        values: ``(num_topics, num_classes, num_names, 3)`` proportions, and ends of their
+            intervals; NaN without documents or without an interval.
+        errors: ``(num_topics, num_classes, num_names)`` standard errors.
         counts: Documents of each level.
     """
 
@@ -40,76 +38,53 @@ class ByColumn(NamedTuple):
     names: Sequence[str]
     axis: Axis
     topics: Sequence[int | str]
+    classes: Sequence[str]
     values: Array
     errors: Array
     counts: Sequence[int] | None = None
 
-    def told(self, topic: int) -> list[str]:
+    def told(self, topic: int) -> str:
         """The proportions of the topic in a row, in words."""
         words = []
-        for i, (name, (value, lower, upper)) in enumerate(
-            zip(self.names, self.values[topic].tolist(), strict=True)
-        ):
-            interval = "" if np.isnan(lower) else f", {lower:.2%} to {upper:.2%}"
-            docs = "" if self.counts is None else f" ({self.counts[i]} documents)"
-            words.append(f"{name}: {value:.2%}{interval}{docs}")
-        return words[:: max(1, len(words) // 12)]  # some of many values tell of a line
+        for name, of_class in zip(self.classes, self.values[topic], strict=True):
+            # Some of many values tell of a line.
+            for i in range(0, len(self.names), max(1, len(self.names) * len(self.classes) // 12)):
+                value, lower, upper = of_class[i].tolist()
+                interval = "" if np.isnan(lower) else f", {lower:.2%} to {upper:.2%}"
+                docs = "" if self.counts is None else f" ({self.counts[i]} documents)"
+                words.append(f"{name} {self.names[i]}: {value:.2%}{interval}{docs}".strip())
+        return "\n".join(words)
 
 
-def draw_map(page: PageData, heads: Sequence[str]) -> Markup:
-    """Draws a map of the topics, in which those with many words in common lie close together.
+class Panel(NamedTuple):
+    """The chart of a topic, or of a group of topics.
 
-    Args:
-        page: The page's data.
-        heads: Label of each topic.
+    Attributes:
+        topic: Number of the topic, or name of the group.
+        told: Its numbers in words.
+        lines: For each class, the path of the line, that of its band, and of each value the
+            positions of its mean and of the ends of its interval, in parts of the chart.
     """
-    overall, size = page.summary.overall, page.model.num_topics
-    distance = hellinger_distances(page.model.topics.mean_probs.detach().double().cpu().numpy())
-    shares, upper = overall.mean[0, :size], overall.upper[0, :size]
-    ax = _new_map(size)
-    topic_map(distance, page.names, shares, upper, topics=range(size), ax=ax)
-    told = "Topics with many words in common lie close together. Every circle links to its topic."
-    return Markup(to_svg(ax.figure, "map", "Map of the topics", told, _tips(page, heads)))
+
+    topic: int | str
+    told: str
+    lines: list[tuple[str, str, list[list[float]]]]
 
 
-def draw_graph(page: PageData, heads: Sequence[str], pairs: pd.DataFrame) -> Markup:
-    """Graph of correlated topics.
+class Chart(NamedTuple):
+    """Small multiples: a panel for each topic, all with the same scales.
 
-    Args:
-        page: The page's data.
-        heads: Label of each topic.
-        pairs: The lines; see :func:`torch_lntm.plotting.topics.topic_graph`.
+    Attributes:
+        shown: The proportions.
+        panels: The panels, those with the clearest differences first, groups before topics.
+        ticks: Texts and positions of the axis of proportions, in parts of the chart.
+        notes: Notes for readers.
     """
-    topics, overall = sorted({*pairs["first"], *pairs["second"]}), page.summary.overall
-    names = [page.names[k] for k in topics]
-    ax = _new_map(len(topics))
-    topic_graph(
-        pairs, names, overall.mean[0, topics], overall.upper[0, topics], topics=topics, ax=ax
-    )
-    tips = _tips(page, heads)
-    for pair in pairs.itertuples():
-        tips[f"pair-{pair.first}-{pair.second}"] = (
-            f"{page.names[pair.first]} and {page.names[pair.second]}: {pair.correlation:.2f}, "
-            f"interval {pair.lower:.2f} to {pair.upper:.2f}"
-        )
-    told = f"The {len(pairs)} strongest positive correlations, which the table below lists."
-    return Markup(to_svg(ax.figure, "graph", "Graph of correlated topics", told, tips))
 
-
-def _new_map(num_topics: int) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=map_size(num_topics)).add_axes((0.0, 0.0, 1.0, 1.0))
-
-
-def _tips(page: PageData, heads: Sequence[str]) -> dict[str, str]:
-    """Text about each topic's circle."""
-    overall = page.summary.overall
-    return {
-        f"topic-{s.topic}": f"Topic {heads[s.topic]}: {' '.join(s.words)}. {s.share:.1%}, interval "
-        f"{overall.lower[0, s.topic]:.1%} to {overall.upper[0, s.topic]:.1%}"
-        for s in page.topics
-    }
+    shown: ByColumn
+    panels: list[Panel]
+    ticks: list[tuple[str, float]]
+    notes: list[str]
 
 
 def draw_tree(tree: TopicTree) -> Markup:
@@ -131,53 +106,87 @@ def prevalence_by_column(prevalence: Prevalence) -> ByColumn:
     finite = np.isfinite(prevalence.standard_error)
     ends = [np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper)]
     values = np.where(counts[:, None] > 0, [prevalence.mean, *ends], np.nan).transpose(2, 1, 0)
-    about = (levels.column, levels.names, levels.axis, prevalence.columns)
-    return ByColumn(*about, values, prevalence.standard_error.T, counts.tolist())
+    about = (levels.column, levels.names, levels.axis, prevalence.columns, ("",))
+    return ByColumn(*about, values[:, None], prevalence.standard_error.T[:, None], counts.tolist())
 
 
-def effects_by_column(predictions: Any, column: str) -> ByColumn:
-    """Expected proportions, :meth:`torch_lntm.effects.Effects.predict`, by a column's values."""
-    topics = predictions["topic"].unique().tolist()
-    # The column of the values comes before the estimates.
-    values = predictions.iloc[:, list(predictions).index("estimate") - 1].tolist()
-    values = values[: len(values) // len(topics)]
-    names = [value if isinstance(value, str) else format_number(value) for value in values]
-    numbers = predictions[["estimate", "lower", "upper", "std_error"]].to_numpy()
-    table = numbers.reshape(len(topics), len(values), 4)
-    axis = axis_of(values) if len(values) > 2 else (None, "")
-    return ByColumn(column, names, axis, topics, table[..., :3].clip(0), table[..., 3])
-
-
-def draw_panels(
-    shown: ByColumn, name: str, what: str, heads: Sequence[str]
-) -> tuple[Markup, list[str]]:
-    """Charts groups of topics and then topics, those with the clearest differences first.
+def effects_by_column(predictions: pd.DataFrame, column: str, by: str | None = None) -> ByColumn:
+    """Expected proportions, :meth:`torch_lntm.effects.Effects.predict`, by a column's values.
 
     Args:
-        shown: The proportions.
-        name: Name of the picture.
-        what: What the proportions are.
-        heads: Label of each topic.
-
-    Returns:
-        The picture, and notes for readers; nothing for fewer than two names.
+        predictions: The predictions, of ``predict(column)`` or of ``predict(by, column)``.
+        column: The column.
+        by: A column of classes.
     """
+    topics = predictions["topic"].unique().tolist()
+    # The columns of the values come before the estimates.
+    last = list(predictions).index("estimate") - 1
+    of_topic = predictions.iloc[: len(predictions) // len(topics)]
+    values = of_topic.iloc[:, last].unique().tolist()
+    classes = [""] if by is None else of_topic.iloc[:, last - 1].astype(str).unique().tolist()
+    names = [value if isinstance(value, str) else format_number(value) for value in values]
+    numbers = predictions[["estimate", "lower", "upper", "std_error"]].to_numpy()
+    table = numbers.reshape(len(topics), len(classes), len(values), 4)
+    axis = axis_of(values) if len(values) > 2 else (None, "")
+    title = column if by is None else f"{column} and {by}"
+    return ByColumn(title, names, axis, topics, classes, table[..., :3].clip(0), table[..., 3])
+
+
+def draw_chart(shown: ByColumn) -> Chart | None:
+    """Charts of topics and groups of topics; None for fewer than two names.
+
+    The scale of all panels ends above nineteen of twenty intervals and above all means, because a
+    single wide interval would flatten the lines; what lies beyond is cut.
+    """
+    from matplotlib.ticker import MaxNLocator
+
     if len(shown.names) < 2:
-        return Markup(), []
-    clear = differences(shown.values[..., 0].T, shown.errors.T)
+        return None
+    flat = (len(shown.topics), -1)
+    values, errors = shown.values[..., 0].reshape(flat), shown.errors.reshape(flat)
     single = np.array([isinstance(topic, int) for topic in shown.topics])
-    order = np.lexsort((-clear, single)).tolist()
-    panels, links, tips = [], [], {}
-    for place, i in enumerate(order[:_PANELS]):
-        topic = shown.topics[i]
-        is_group = isinstance(topic, str)
-        panels.append(Series(topic if is_group else heads[topic], shown.names, shown.values[i]))
-        links.append("#groups" if is_group else f"#topic-{topic}")
-        tips[f"panel-{place}"] = "\n".join([panels[-1].label, *shown.told(i)])
+    order = np.lexsort((-differences(values.T, errors.T), single))[:_PANELS].tolist()
+    drawn = shown.values[order]
+    ends = np.nanquantile(np.where(np.isnan(drawn[..., 2]), 0, drawn[..., 2]), 0.95)
+    most = max(float(np.nanmax(drawn[..., 0])), float(ends), 1e-9)
+    ticks = np.array(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most))
+    parts = (shown.values / ticks[-1]).clip(0, 1)
     positions, note = shown.axis
     notes = [note] if note else []
-    if len(order) > len(panels):
-        notes.append(f"Shown are the {len(panels)} clearest differences of {len(order)}.")
-    figure = plot_panels(panels, shown.names, links, positions)
-    told = "Each chart has its own scale from 0. The title of a chart links to its topic."
-    return Markup(to_svg(figure, name, f"{what} by {shown.column}", told, tips)), notes
+    if len(shown.topics) > len(order):
+        notes.append(f"Shown are the {len(order)} clearest differences of {len(shown.topics)}.")
+    panels = [
+        Panel(shown.topics[i], shown.told(i), [_drawn(x, positions) for x in parts[i]])
+        for i in order
+    ]
+    texts = [f"{100 * tick:.3g} %" if tick else "0" for tick in ticks]
+    return Chart(shown, panels, list(zip(texts, (ticks / ticks[-1]).tolist(), strict=True)), notes)
+
+
+def _drawn(parts: Array, positions: Array | None) -> tuple[str, str, list[list[float]]]:
+    """A line, its band and its points, for proportions ``(num_names, 3)`` of the largest."""
+    points = parts.tolist()
+    if positions is None:
+        return "", "", points
+    down = _HEIGHT * (1 - parts)
+    across = _WIDTH * (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
+    line, band = "", ""
+    for run in np.split(np.arange(len(parts)), np.flatnonzero(np.isnan(parts[:, 0]))):
+        known = run[~np.isnan(parts[run, 0])]
+        line += _path(across[known], down[known, 0])
+        inner = known[~np.isnan(parts[known, 1])]
+        edge = np.concatenate([inner, inner[::-1]])
+        ends = np.concatenate([down[inner, 1], down[inner[::-1], 2]])
+        band += _path(across[edge], ends) + "Z" * bool(len(inner))
+    return line, band, points
+
+
+def _path(across: Array, down: Array) -> str:
+    """A path of SVG through points."""
+    points = [f"{x:.1f} {y:.1f}" for x, y in zip(across, down, strict=True)]
+    return "M" + "L".join(points) if points else ""
+
+
+def sparkline(shares: Array, positions: Array | None) -> str:
+    """The path of a topic's shares, on a scale of their own."""
+    return _drawn(np.stack([shares] * 3, 1) / np.nanmax(shares).clip(1e-9), positions)[0]

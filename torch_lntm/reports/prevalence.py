@@ -5,6 +5,7 @@ The levels of a column are its distinct names, periods of its dates, or bins of 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
-from torch_lntm.formulas.columns import find_column, read_weights
+from torch_lntm.errors import ConfigError, require_level
+from torch_lntm.formulas.columns import Survey, find_column, read_survey
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
-from torch_lntm.models.topic_groups import as_groups
+from torch_lntm.models.topic_groups import as_groups, with_groups
 from torch_lntm.plotting.style import format_number, is_skewed
 
 Array = NDArray[np.float64]
@@ -131,6 +132,7 @@ class CorpusSummary:
             on the scale of Fisher's z; infinite for correlations that the documents do not
             determine.
         groups: Groups of topics, if asked for. Their prevalence follows that of the topics.
+        design: How the documents count: weights, clusters and strata in words, if there are any.
     """
 
     documents: DocumentTopics
@@ -138,6 +140,7 @@ class CorpusSummary:
     prevalence: tuple[Prevalence, ...]
     correlation_error: Array
     groups: TopicGroups | None = None
+    design: str = ""
 
     def frame(self) -> pd.DataFrame:
         """The topics in all documents, and then the groups of topics.
@@ -164,6 +167,8 @@ def summarise_corpus(
     level: float = 0.95,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     weights: Any = None,
+    clusters: Any = None,
+    strata: Any = None,
     num_draws: int | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -190,6 +195,10 @@ def summarise_corpus(
         weights: Survey or frequency weights of the documents, as for
             :func:`torch_lntm.effects.estimate`: shares are weighted means, with the errors of a
             survey. Correlations take no weights. Defaults to equal weights.
+        clusters: Clusters of dependent documents, likewise. The errors are then those over
+            clusters, and infinite for a level of one cluster.
+        strata: Strata of the sample, likewise. The errors are then those within strata, of a level
+            as a domain of the whole sample.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
             least 25.
         seed: Seed of a guide's draws. Chains have a seed of their own.
@@ -208,32 +217,29 @@ def summarise_corpus(
         >>> summary.overall.mean.shape, summary.prevalence[0].levels.names
         ((1, 10), ('left', 'right'))
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    require_level(level)
     draws = theta_draws(source, corpus, num_draws, seed=seed, keep=False, progress=progress)
     if draws.num_draws < 2:
         raise ConfigError(f"{draws!r}; expected at least 2 draws")
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
+    survey = read_survey(corpus, weights, clusters, strata)
+    weighted = f"weights {weights}" if isinstance(weights, str) else "given weights"
+    design = ", ".join(filter(None, ["" if weights is None else weighted, str(survey)]))
     model, nonempty = draws.model, torch.from_numpy(corpus.lengths > 0)
-    of_weights = (corpus.lengths > 0).astype(np.float64)
-    if weights is not None:
-        counted, positive = read_weights(corpus, weights)
-        of_weights[:] = 0.0
-        of_weights[counted] = positive
     size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
     columns = (*range(size), *(() if merged is None else merged.names))
     everything = Levels("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     divisions = [everything, *(levels_of(name, find_column(name, table)) for name in by)]
-    sums = [_LevelSums(levels, of_weights, draws.num_draws, columns) for levels in divisions]
+    sums = [_LevelSums(levels, survey, draws.num_draws, columns) for levels in divisions]
     logits = _LogitMoments(draws.num_draws, size)
     theta = torch.full((len(corpus), size), 1.0 / size, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in draws:
         rows, drawn = torch.from_numpy(part.rows), part.theta.double()
-        both = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
+        by_document = with_groups(drawn, merged).transpose(0, 1).flatten(1)
         for each in sums:
-            each.add(both, rows)
+            each.add(by_document, rows)
         logits.add(drawn[:, nonempty[rows]])
         theta[rows] = drawn.mean(0).to(model.dtype)
         converged[rows] = part.converged
@@ -241,50 +247,84 @@ def summarise_corpus(
         theta, converged, corpus.lengths, "mean", model.topic_names, metadata=table
     )
     overall, *by_column = (each.result(level) for each in sums)
-    return CorpusSummary(documents, overall, tuple(by_column), logits.error(), merged)
+    return CorpusSummary(documents, overall, tuple(by_column), logits.error(), merged, design)
 
 
 class _LevelSums:
-    """Weighted sums of drawn proportions over the documents of each level."""
+    """Weighted sums of drawn proportions over the units of each level and stratum.
+
+    A unit is a document, or a cluster's documents at a level, for which their weighted mean stands.
+    """
 
     def __init__(
-        self, levels: Levels, weights: Array, num_draws: int, columns: tuple[int | str, ...]
+        self, levels: Levels, survey: Survey, num_draws: int, columns: tuple[int | str, ...]
     ) -> None:
-        self.levels, self.columns = levels, columns
-        codes, num_levels = np.where(weights > 0, levels.codes, -1), len(levels.names)
-        self.codes, self.weights = torch.from_numpy(codes), torch.from_numpy(weights)
-        self.num_docs = np.bincount(codes[codes >= 0], minlength=num_levels)
-        self.first = torch.zeros(num_draws, num_levels, len(columns), dtype=torch.float64)
-        self.second = torch.zeros(num_levels, len(columns), dtype=torch.float64)
-        self.crossed = torch.zeros_like(self.first)
+        self.levels, self.columns, self.num_draws = levels, columns, num_draws
+        of_levels, shape = levels.codes[survey.rows], (num_draws * len(columns),)
+        at = of_levels >= 0
+        self.num_docs = np.bincount(of_levels[at], minlength=len(levels.names))
+        weights = np.ones(len(at)) if survey.weights is None else survey.weights
+        units = np.arange(len(at)) if survey.clusters is None else survey.clusters
+        strata = np.zeros(units.max() + 1, int) if survey.strata is None else survey.strata
+        pairs = of_levels[at] * len(strata) + units[at]
+        pairs, codes = np.unique(pairs, return_inverse=True)
+        totals = np.bincount(codes, weights[at], len(pairs))
+        units, shares = np.full(len(levels.codes), -1), np.zeros(len(levels.codes))
+        units[survey.rows[at]] = codes
+        shares[survey.rows[at]] = weights[at] / totals[codes]
+        self.units, self.shares = torch.from_numpy(units), torch.from_numpy(shares)
+        self.sizes = None if survey.strata is None else np.bincount(strata)
+        self.shape = (len(levels.names), strata.max() + 1)
+        of_pairs, unit = np.divmod(pairs, len(strata))
+        cells = of_pairs * self.shape[1] + strata[unit]
         self.totals = [
-            np.bincount(codes[codes >= 0], weights[codes >= 0] ** power, num_levels)[:, None]
-            for power in (1, 2)
+            np.bincount(cells, totals**power, math.prod(self.shape)).reshape(self.shape)
+            for power in (0, 1, 2)
         ]
+        self.cells, self.weights = torch.from_numpy(cells), torch.from_numpy(totals)
+        self.means = None
+        if survey.clusters is not None:
+            self.means = torch.zeros(len(cells), *shape, dtype=torch.float64)
+        self.first = torch.zeros(math.prod(self.shape), *shape, dtype=torch.float64)
+        self.second, self.crossed = torch.zeros_like(self.first), torch.zeros_like(self.first)
 
     def add(self, theta: Tensor, rows: Tensor) -> None:
-        """Add the draws ``(num_draws, num_docs, num_columns)`` of some documents."""
-        numbers = torch.arange(len(self.levels.names))
-        member = (self.codes[rows] == numbers[:, None]) * self.weights[rows]
-        self.first += member @ theta
-        self.crossed += member.square() @ theta
-        self.second += member.square() @ theta.square().mean(0)
+        """Add the draws ``(num_docs, num_draws * num_columns)`` of some documents."""
+        rows, theta = (part[self.units[rows] >= 0] for part in (rows, theta))
+        if self.means is None:
+            self._add_units(theta, self.units[rows])
+        else:
+            self.means.index_add_(0, self.units[rows], self.shares[rows, None] * theta)
+
+    def _add_units(self, means: Tensor, units: Tensor) -> None:
+        cells, weights = self.cells[units], self.weights[units, None]
+        weighted = weights * means
+        self.first.index_add_(0, cells, weighted)
+        self.second.index_add_(0, cells, weighted.square())
+        self.crossed.index_add_(0, cells, weights * weighted)
 
     def result(self, level: float) -> Prevalence:
         """The prevalence, with intervals of a coverage probability."""
-        count = self.num_docs[:, None].astype(np.float64)
-        total, squares = self.totals
-        by_draw = self.first.numpy() / np.where(total > 0, total, 1)
-        mean = by_draw.mean(0)
-        # Σ w² (θ − mean)², the variance of a weighted mean by linearisation
-        scatter = self.second.numpy() + squares * np.square(by_draw).mean(0)
-        scatter -= 2 * (by_draw * self.crossed.numpy()).mean(0)
+        if self.means is not None:
+            self._add_units(self.means, torch.arange(len(self.means)))
+        by_cell = (*self.shape, self.num_draws, len(self.columns))
+        sums = (self.first, self.second, self.crossed)
+        first, second, crossed = (part.view(by_cell).numpy() for part in sums)
+        count, weight, square = (part[:, :, None, None] for part in self.totals)
+        total = weight.sum(1)
+        by_draw = first.sum(1) / np.where(total > 0, total, 1)
+        mean, centre = by_draw.mean(1), by_draw[:, None]
+        # Σ w² (θ − mean)² less the squared sum over the stratum, by linearisation of the mean
+        scatter = second - 2 * centre * crossed + square * centre**2
+        size = count if self.sizes is None else self.sizes[:, None, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            within = scatter.clip(0) * count / (count - 1) / total**2
-            within = np.where(count > 1, within, np.inf)
-        between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
+            scatter -= (first - weight * centre) ** 2 / size
+            within = (size / (size - 1) * scatter.clip(0)).sum(1).mean(1) / total[:, 0] ** 2
+        freedom = (count - (count > 0)).sum(1)[:, 0]
+        within = np.where(freedom > 0, within, np.inf)
+        between = (1 + 1 / self.num_draws) * by_draw.var(1, ddof=1)
         error = np.sqrt(within + between)
-        reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
+        reach = stdtrit(np.maximum(freedom, 1), (1 + level) / 2) * error
         ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
         return Prevalence(self.levels, self.num_docs, mean, *ends, error, self.columns)
 
@@ -403,6 +443,14 @@ def axis_of(values: Sequence[Any] | NDArray[np.float64]) -> Axis:
     if is_skewed(numbers):
         return np.log(numbers), "The axis is logarithmic."
     return numbers, ""
+
+
+def is_time(column: str, values: pd.Series) -> bool:
+    """Whether a column has dates, or numbers that its name calls days, months or years."""
+    named = (
+        column.lower() in ("date", "day", "week", "month", "year") and values.dtype.kind in "iuf"
+    )
+    return named or _days(values) is not None
 
 
 def _by_name(column: str, values: pd.Series) -> Levels:

@@ -36,7 +36,7 @@ class PageData:
         draws: Draws of the documents' topic proportions.
         summary: Posterior means of the documents, shares of the topics, and prevalence by column.
         topics: The topics, the largest first.
-        names: Name of each topic, by its number. A topic without a name has its first words.
+        names: Name of each topic, by its number. A topic without a name has words that tell it.
         scores: The scores of the page.
         settings: The settings of the fit, by name.
         level: Probability of every interval on the page.

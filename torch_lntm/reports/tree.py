@@ -14,19 +14,19 @@ from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_one
 from torch_lntm.frames import render
 from torch_lntm.models import TopicGroups, TopicModel
-from torch_lntm.models.names import MAX_NAME, is_named
+from torch_lntm.models.names import MAX_NAME, distinct_words, is_named, telling_words
 from torch_lntm.models.topic_groups import merged_topics
-from torch_lntm.plotting.style import distinct_words, topic_labels
+from torch_lntm.plotting.style import topic_labels
 
 Array = NDArray[np.float64]
 
 #: Meaning of the distance between two topics.
 Similarity = Literal["words", "correlation"]
-#: Candidate words of a group's name, and the fewest words of a name.
-_CANDIDATES, _WORDS = 12, 2
+#: Words of a group's name, and the most words where fewer name another group too.
+_WORDS, _LONGEST = 3, 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,8 +136,7 @@ def topic_tree(
         >>> len(tree.groups(5)), sum(map(len, tree.groups(2).values()))
         (5, 10)
     """
-    if by not in (None, *get_args(Similarity)):
-        raise ConfigError(f"by is {by!r}; expected one of {', '.join(get_args(Similarity))}")
+    require_one((None, *get_args(Similarity)), by=by)
     size = model.num_topics
     if size < 2:
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
@@ -167,33 +166,19 @@ def hellinger_distances(probs: Array) -> Array:
 def _node_names(model: TopicModel, members: Sequence[tuple[int, ...]], shares: Any) -> list[str]:
     """Names of all nodes: names of the topics, or words of the merged topic; all different."""
     names = list(model.topic_names)
-    words = _typical_words(model, members, shares)
+    labels = tuple(f"node {node}" for node in range(len(members)))
+    probs = merged_topics(model, TopicGroups(labels, tuple(members)), shares)
+    words = [model.words_at(row) for row in telling_words(probs, probs[-1])]  # the root has all
     for node, topics in list(enumerate(members))[model.num_topics :]:
         named = [names[k] for k in topics if is_named(model.topic_names, k)]
         candidates = []
         if len(named) == len(topics):
             more = f" and {len(topics) - 2} more" if len(topics) > 2 else ""
             candidates.append(f"{named[0]} + {named[1]}{more}")
-        lengths = range(_WORDS, _CANDIDATES)
-        candidates += [" ".join(distinct_words(words[node], number)) for number in lengths]
+        candidates += [
+            " ".join(distinct_words(words[node], number)) for number in range(_WORDS, _LONGEST + 1)
+        ]
         candidates = [c for c in candidates if c.isprintable() and len(c) <= MAX_NAME]
         candidates.append(f"merge {node - model.num_topics}")
         names.append(next(c for c in candidates if c not in names and not c.isdigit()))
     return names
-
-
-def _typical_words(
-    model: TopicModel, members: Sequence[tuple[int, ...]], shares: Any
-) -> list[tuple[str, ...]]:
-    """Words that tell each merged topic from all topics, the best first.
-
-    Words are ranked by p log(p / q), where p is their probability in the merged topic and q that in
-    all topics together. Words that every topic uses, such as *will*, therefore come last.
-    """
-    labels = tuple(f"node {node}" for node in range(len(members)))
-    probs = merged_topics(model, TopicGroups(labels, tuple(members)), shares)
-    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-    scores = probs * (logs - logs[-1])
-    scores[-1] = probs[-1]  # the last node has all topics
-    best = scores.sort(dim=-1, descending=True, stable=True).indices[:, :_CANDIDATES]
-    return [model.words_at(row) for row in best.tolist()]

@@ -15,6 +15,8 @@ from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 from torch_lntm.corpus import read_corpus
 from torch_lntm.errors import CorpusError
 
+MISSPELT = "no record has the field 'pary'; .* text, party; choose by label_field"
+
 
 def test_the_format_is_an_option(tmp_path):
     path = write(tmp_path / "counts", LDAC)
@@ -22,23 +24,20 @@ def test_the_format_is_an_option(tmp_path):
     assert read_corpus(path, format="txt", token_pattern=r"\d+").num_docs == 3
 
 
-def test_unknown_formats_are_refused(tmp_path):
-    path = write(tmp_path / "toy.xyz", LDAC)
-    with pytest.raises(CorpusError, match=r"toy\.xyz: cannot tell the format from .*'\.xyz'"):
-        read_corpus(path)
-    with pytest.raises(CorpusError, match=r"unknown format 'lda'; give one of npz, ldac, uci"):
-        read_corpus(path, format="lda")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "options", "match"),
     [
+        ("toy.xyz", LDAC, {}, r"toy\.xyz: cannot tell the format from .*'\.xyz'"),
+        ("toy.xyz", LDAC, {"format": "lda"}, "unknown format 'lda'; give one of npz, ldac, uci"),
         ("a.ldac", LDAC, {"text_field": "x", "min_df": 2}, "text_field, min_df .* with counts of"),
         ("a.txt", "cat\n", {"label_field": "x"}, "label_field .* with texts of the format txt"),
         ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter .* of the format jsonl"),
+        ("a.json", '[{"text": "cat", "party": "x"}]', {"label_field": "pary"}, MISSPELT),
+        ("a.jsonl", '{"text": "cat", "party": "x"}', {"label_field": "pary"}, MISSPELT),
+        ("a.csv", "text,party\ncat,x\n", {"label_field": "pary"}, MISSPELT),
     ],
 )
-def test_options_of_other_formats_are_refused(tmp_path, name, text, options, match):
+def test_unknown_formats_and_options_of_others_are_refused(tmp_path, name, text, options, match):
     with pytest.raises(CorpusError, match=match):
         read_corpus(write(tmp_path / name, text), **options)
 

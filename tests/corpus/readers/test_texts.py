@@ -74,14 +74,6 @@ def test_damaged_files_are_refused(tmp_path, name, text, match):
         read_corpus(write(tmp_path / name, text), token_pattern=r"\S+")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
-def test_a_misspelt_label_field_is_an_error(tmp_path, name):
-    record = '{"text": "cat", "party": "x"}'
-    text = {"a.csv": "text,party\ncat,x\n", "a.jsonl": record, "a.json": f"[{record}]"}[name]
-    with pytest.raises(CorpusError, match=r"no record has the field 'pary'; .* text, party; choo"):
-        read_corpus(write(tmp_path / name, text), label_field="pary")
-
-
 # ------------------------------------------------------------------ fields
 
 

@@ -580,11 +580,11 @@ def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     [
         ({"num_chains": 0}, "num_chains is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"start": "vem"}, "start 'vem'"),
+        ({"start": "vem"}, "start is 'vem'"),
         ({"topic_update": "sgd"}, "topic_update 'sgd'"),
         ({"topic_update": "gradient"}, "expected one of exact for DirichletTopics"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"mass_matrix": "taylor"}, "mass_matrix 'taylor'; expected one of prior, identity"),
+        ({"mass_matrix": "taylor"}, "mass_matrix is 'taylor'; expected one of prior, identity"),
     ],
 )
 def test_the_error_for_an_invalid_setting_names_it(options: dict[str, Any], named: str) -> None:

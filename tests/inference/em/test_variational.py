@@ -421,7 +421,7 @@ def test_tiny_corpora_fit_without_nan(family, name) -> None:
         ({"max_iterations": -1}, "max_iterations is -1; expected at least 0"),
         ({"start_epochs": 0}, "start_epochs is 0; expected at least 1"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
-        ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, vectors, model"),
+        ({"start": "spectral"}, "start is 'spectral'; expected one of lda, documents, vectors, mo"),
         ({"start": "model", "start_epochs": 3}, "start_epochs is an option of start='lda'"),
         ({"annealing": "slow"}, "annealing 'slow'; expected 'ahmed-xing'"),
         ({"restarts": 0}, "restarts is 0"),

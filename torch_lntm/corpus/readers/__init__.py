@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, is_table, listed, with_labels
+from torch_lntm.corpus.metadata import as_frame, is_table, listed, take_texts, with_labels
 from torch_lntm.corpus.readers.counts import check_size
 from torch_lntm.corpus.readers.formats import Format, find_format, unzipped
 from torch_lntm.corpus.readers.texts import (
@@ -24,10 +27,18 @@ from torch_lntm.corpus.readers.texts import (
     unreadable,
 )
 from torch_lntm.corpus.texts import count_words
-from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError
+from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError, did_you_mean
 from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
+#: Names of the options of :func:`read_documents` for files, and for words of texts.
+OF_FILES = ("format", "text_field", "label_field", "encoding", "delimiter", "metadata", "max_bytes")
+OF_WORDS = (
+    *("stop_words", "min_df", "max_df", "max_features", "token_pattern", "tokenizer"),
+    *("lowercase", "ngram_range", "preprocessor", "strip_accents", "analyzer", "vocabulary"),
+)
+#: Options for splitting texts into words, which new texts share with those of a fit.
+TOKENS = ("stop_words", "token_pattern", "lowercase")
 #: Formats of counts with the words in a file of their own.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
 
@@ -153,6 +164,97 @@ def read_corpus(
         return corpus
 
 
+def read_documents(
+    documents: Any,
+    words: Sequence[str] | None = None,
+    tokens: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> tuple[Corpus, Iterable[str] | None]:
+    """Makes a corpus of documents in any form.
+
+    Args:
+        documents: The path of a file or folder; texts; a data frame or list of dicts with a column
+            of texts; counts as for ``Corpus.from_matrix``; or a corpus.
+        words: Words of a model. Other words are dropped, with a warning.
+        tokens: Options by which the model's texts became words (:data:`TOKENS`).
+        **options: Options of :func:`read_corpus` that the form of the documents has.
+
+    Returns:
+        The corpus, and the texts where they are at hand.
+
+    Raises:
+        CorpusError: The documents are of another form, or have no column of texts.
+        ConfigError: An option is for documents of another form.
+
+    Example:
+        >>> lntm.corpus.readers.read_documents(["wood and stone", "water"])[0]
+        Corpus(num_docs=2, num_words=3, num_tokens=3)
+    """
+    # The words of a model are its choice, so that nothing else leaves words out.
+    chosen = {} if words is None else {**tokens, "vocabulary": words, "stop_words": "none"}
+    if isinstance(documents, (str, Path)):
+        path = Path(documents)
+        texts = texts_of(path, options)
+        corpus = read_corpus(path, **{**options, **({} if texts is None else chosen)})
+        return _over(corpus, words), texts
+    if isinstance(documents, Corpus):
+        _refuse_options(options, "a corpus")
+        return _over(documents, words), None
+    texts, columns = _texts_in(documents, options.pop("text_field", None))
+    if texts is None:
+        vocabulary = options.pop("vocabulary", None)
+        columns = {"metadata": options.pop("metadata")} if "metadata" in options else {}
+        _refuse_options(options, "counts")
+        return _over(Corpus.from_matrix(documents, vocabulary, **columns), words), None
+    _refuse_options({n: v for n, v in options.items() if n in OF_FILES[:-2]}, "texts in memory")
+    metadata = options.pop("metadata", columns)
+    return Corpus.from_texts(texts, metadata=metadata, **{**options, **chosen}), list(texts)
+
+
+def texts_of(path: Path, options: Mapping[str, Any]) -> Iterable[str] | None:
+    """The texts of a file or folder, read as they are used; ``None`` for counts.
+
+    Args:
+        path: The file or folder.
+        options: Options of :func:`read_corpus`.
+    """
+    about = find_format(path, options.get("format"))
+    if about.holds == "counts":
+        return None
+    names = ("text_field", "label_field", "encoding", "delimiter")
+    given = {name: options[name] for name in names if name in options}
+    return TextStream(path, about.read, Options(**given))
+
+
+def _over(corpus: Corpus, words: Sequence[str] | None) -> Corpus:
+    """The corpus over the words of a model, if both have words."""
+    known = words is not None and corpus.vocabulary is not None
+    return corpus.with_vocabulary(words) if known and words is not None else corpus
+
+
+def _refuse_options(options: Mapping[str, Any], what: str) -> None:
+    if options:
+        raise ConfigError(f"{', '.join(options)}: no option of {what}; leave it out")
+
+
+def _texts_in(documents: Any, field: str | None) -> tuple[Any, Any]:
+    """The texts and the other columns of documents in memory. Counts have no texts."""
+    is_records = isinstance(documents, list) and documents and isinstance(documents[0], Mapping)
+    if is_table(documents) or is_records:
+        frame = as_frame(documents)
+        if field is None and "text" not in frame and all(map(is_numeric_dtype, frame.dtypes)):
+            return None, None
+        texts, others = take_texts(frame, field or "text")
+        return texts.where(texts.notna(), ""), others  # as files have empty fields
+    if field is not None:
+        raise ConfigError("text_field names a column; the documents have none")
+    if isinstance(documents, pd.Series) and not is_numeric_dtype(documents):
+        return documents, None
+    if isinstance(documents, (list, tuple, np.ndarray)) and len(documents):
+        return (documents, None) if isinstance(documents[0], str) else (None, None)
+    return None, None
+
+
 @contextmanager
 def _naming_files(path: Path, *further: Any) -> Iterator[None]:
     """A context whose errors name the files."""
@@ -225,6 +327,9 @@ def _check_options(about: Format, options: Options, further: Iterable[str]) -> N
     has_fields = is_text and about.name not in WITHOUT_FIELDS
     fits = {"text_field": has_fields, "label_field": has_fields, "delimiter": about.name == "csv"}
     wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
+    for name in {*further}.difference(OF_WORDS):
+        if hint := did_you_mean(name, OF_FILES):
+            raise CorpusError(f"no option is called {name}{hint}")
     if refused := ", ".join([*wrong, *(() if is_text else further)]):
         raise CorpusError(
             f"{refused} cannot be used with {about.holds} of the format {about.name}; leave it out"

@@ -23,6 +23,7 @@ from torch_lntm.errors import (
     ConfigError,
     CorpusError,
     UnreliableEstimateWarning,
+    require_one,
     require_whole,
     warn,
 )
@@ -140,8 +141,7 @@ def document_completion(
         >>> result.theta, result.num_docs
         ('mode', ...)
     """
-    if theta not in get_args(Theta):
-        raise ConfigError(f"theta is {theta!r}; expected one of {', '.join(get_args(Theta))}")
+    require_one(get_args(Theta), theta=theta)
     if not tolerance > 0:
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
     exact = theta == "exact"

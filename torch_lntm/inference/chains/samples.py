@@ -11,7 +11,7 @@ import torch
 from pyro.ops.stats import autocovariance, split_gelman_rubin
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_level, require_one
 from torch_lntm.models import TopicModel
 
 #: Largest number of values in memory at once, while diagnostics are computed.
@@ -109,8 +109,7 @@ class DocumentSamples:
         Raises:
             ConfigError: ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        require_level(level)
 
         def quantile(q: float) -> Tensor:
             return self._summarise("theta", lambda draws: draws.flatten(0, 1).quantile(q, dim=0))
@@ -184,9 +183,7 @@ class DocumentSamples:
         self, quantity: str, function: Callable[[Tensor], Tensor], keep_stuck: bool = False
     ) -> Tensor:
         """Apply a function of draws ``(chains, samples, docs, dim)`` to the moving chains."""
-        if quantity != "theta" and quantity not in self.latents:
-            names = dict.fromkeys(["theta", *self.latents])
-            raise ConfigError(f"quantity {quantity!r}; expected one of {', '.join(names)}")
+        require_one(dict.fromkeys(["theta", *self.latents]), quantity=quantity)
         values = self.latents.get(quantity, self._main)
         dim = self.model.num_topics if quantity == "theta" else values.shape[-1]
         result = torch.full((self.num_docs, dim), torch.nan, dtype=torch.float64)

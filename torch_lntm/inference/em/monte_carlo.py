@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, require, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require, require_one, require_whole
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
@@ -161,6 +161,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         KeptChains(1 chains of ... documents)
     """
 
+    @knows_its_options
     def __init__(
         self,
         model: TopicModel,
@@ -180,8 +181,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        if mass_matrix not in ("prior", "identity"):
-            raise ConfigError(f"mass_matrix {mass_matrix!r}; expected one of prior, identity")
+        require_one(("prior", "identity"), mass_matrix=mass_matrix)
         suited = guides_suited(model)
         kernel = DocumentHMC(
             model,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_one
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.documents import DocumentShard, document_bar
@@ -65,8 +65,7 @@ MERGER_TOKENS = 40
 
 def check_start(name: str, model: TopicModel) -> None:
     """Raise a ConfigError unless a start has this name and suits the model."""
-    if name not in get_args(StartName):
-        raise ConfigError(f"start {name!r}; expected one of {', '.join(get_args(StartName))}")
+    require_one(get_args(StartName), start=name)
     if name == "vectors" and model.topics.word_vectors is None:
         raise ConfigError(
             "start 'vectors' is for topics with word vectors, such as those of models.ctm(..., "

@@ -10,7 +10,7 @@ import torch
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.chains.chains import Chains, HMCSettings, initial_latents
@@ -64,6 +64,7 @@ class StepwiseEM:
         1
     """
 
+    @knows_its_options
     def __init__(
         self,
         model: TopicModel,

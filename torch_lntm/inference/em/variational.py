@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, require, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require, require_whole
 from torch_lntm.guides import GUIDES, Guide
 from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
@@ -105,6 +105,7 @@ class VariationalEM(Engine[VariationalResult]):
         ('em', torch.Size([60, 4]))
     """
 
+    @knows_its_options
     def __init__(
         self,
         model: TopicModel,

@@ -13,7 +13,7 @@ from pyro.distributions import Laplace, Normal
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_one, require_whole
 from torch_lntm.latents import FactorSpace
 from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
@@ -87,8 +87,7 @@ class IndependentFactorPrior(PseudoDocuments):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if source not in get_args(Source):
-            raise ConfigError(f"source {source!r}; expected one of {', '.join(get_args(Source))}")
+        require_one(get_args(Source), source=source)
         require_whole(0, num_topics=num_topics, num_sources=num_sources)
         most = max(1, num_topics - 1)
         if not 1 <= num_sources <= most:

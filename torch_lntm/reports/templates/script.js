@@ -3,20 +3,20 @@
 
 // An element is about a topic if it says so, or if it is a link to the topic, in text or picture.
 const marked = [...document.querySelectorAll("[data-topic], a[href^='#topic-']")];
-const lines = [...document.querySelectorAll("[id^='graph-pair-']")];
+let lightedTopic = null; // the topic that is highlighted
 
 function topicOf(element) {
   return element.dataset.topic ?? element.getAttribute("href").slice("#topic-".length);
 }
 
+// The map listens to this, too.
 function light(topic) {
+  if (topic === lightedTopic) return;
+  lightedTopic = topic;
   for (const element of marked) {
     element.classList.toggle("active", topic !== null && topicOf(element) === topic);
   }
-  const touching = lines.filter((line) => line.id.split("-").slice(2).includes(topic));
-  for (const line of lines) {
-    line.classList.toggle("faded", touching.length > 0 && !touching.includes(line));
-  }
+  document.dispatchEvent(new CustomEvent("topic", { detail: topic }));
 }
 
 function topicAt(target) {
@@ -25,7 +25,9 @@ function topicAt(target) {
   return element === null ? null : topicOf(element);
 }
 
-document.addEventListener("pointerover", (event) => light(topicAt(event.target)));
+document.addEventListener("pointerover", (event) => {
+  if (!(event.target instanceof HTMLCanvasElement)) light(topicAt(event.target));
+});
 document.addEventListener("focusin", (event) => light(topicAt(event.target)));
 
 // A link to a topic opens the topic and every <details> element around it.
@@ -46,20 +48,6 @@ document.addEventListener("click", (event) => {
 });
 reveal();
 
-// Filter the table of topics by word.
-const filter = document.getElementById("filter");
-const rows = [...document.querySelectorAll("#topic-table tbody tr")];
-filter.closest("p").hidden = false;
-filter.addEventListener("input", () => {
-  const wanted = filter.value.trim().toLowerCase();
-  for (const row of rows) {
-    const text = `${row.firstElementChild.textContent} ${row.lastElementChild.textContent}`;
-    row.hidden = !text.toLowerCase().includes(wanted);
-  }
-  const shown = rows.filter((row) => !row.hidden).length;
-  document.getElementById("filter-count").textContent = wanted ? `${shown} of ${rows.length}` : "";
-});
-
 const topics = [...document.querySelectorAll("details.topic")];
 for (const [id, open] of [["open-all", true], ["close-all", false]]) {
   const button = document.getElementById(id);
@@ -67,10 +55,10 @@ for (const [id, open] of [["open-all", true], ["close-all", false]]) {
   button.addEventListener("click", () => topics.forEach((topic) => { topic.open = open; }));
 }
 
-// Open every <details> element for printing.
+// For printing, open every <details> element but long tables of numbers.
 let folded = [];
 window.addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
+  folded = [...document.querySelectorAll("details:not([open], .data)")];
   folded.forEach((fold) => { fold.open = true; });
 });
 window.addEventListener("afterprint", () => folded.forEach((fold) => { fold.open = false; }));

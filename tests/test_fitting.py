@@ -1,0 +1,133 @@
+"""One call from documents in any form to a run with topics, documents, effects and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.corpus.examples import EXAMPLES
+from torch_lntm.errors import ConfigError, CorpusError, LNTMError
+
+QUICK = {"num_topics": 3, "max_epochs": 4, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return pd.read_json(EXAMPLES["example"].file(), lines=True)
+
+
+@pytest.fixture(scope="module")
+def run(frame: pd.DataFrame) -> lntm.io.Run:
+    return lntm.fit(frame, **QUICK)
+
+
+def test_documents_of_every_form_give_the_same_run(frame, run, tmp_path) -> None:
+    frame.to_csv(tmp_path / "posts.csv", index=False)
+    corpus = lntm.Corpus.from_frame(frame)
+    counts = corpus.to_scipy()
+    body = frame.rename(columns={"text": "body"})
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        (tmp_path / "posts.csv", {}),
+        (str(tmp_path / "posts.csv"), {}),
+        (frame["text"].tolist(), {}),
+        (frame["text"], {}),
+        (body, {"text_field": "body"}),
+        (body.to_dict("records"), {"text_field": "body"}),
+        (corpus, {}),
+        (counts, {"vocabulary": corpus.vocabulary}),
+        (pd.DataFrame(counts.toarray(), columns=corpus.vocabulary), {}),
+    ]
+    for documents, options in forms:
+        other = lntm.fit(documents, **QUICK, **options)
+        assert torch.equal(other.model.topics.probs, run.model.topics.probs)
+        assert other.model.vocabulary == corpus.vocabulary
+    # Rows of counts from a frame have its index, so that only columns of texts bring metadata.
+    assert list(lntm.fit(body, text_field="body", **QUICK).documents)[:3] == [
+        "document",
+        "theme",
+        "season",
+    ]
+
+
+def test_a_run_has_what_comes_next(frame, run, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    topics = run.topics
+    assert topics["share"].tolist() == sorted(run.topic_shares, reverse=True)
+    assert all(len(name.split()) == 3 for name in topics["name"])
+    assert topics["words"].str.split().str.len().eq(10).all()
+    printed = str(run)
+    assert all(f"{row.share:.1%}   {row.name}" in printed for row in topics.itertuples())
+    assert topics["name"][0] in run._repr_html_()
+    assert run.documents["theme"].tolist() == frame["theme"].tolist()
+    assert np.allclose(run.documents.loc[:, "topic_0":"topic_2"].sum(axis=1), 1.0)
+    with pytest.warns(UserWarning, match="dropped 2 of 4 tokens"):
+        new = run.transform(["the onion and butter"])
+    known = lntm.Corpus.from_texts(["onion butter"], vocabulary=run.model.vocabulary)
+    assert torch.equal(new.theta, run.transform(known).theta)
+    assert set(run.effects("~ theme", num_draws=4).table()["topic"]) == {0, 1, 2}
+    page = run.report(num_draws=4)
+    assert page == Path("report.html")
+    assert frame["text"][0][:30] in page.read_text(encoding="utf-8")
+
+
+def test_a_saved_run_is_the_same_and_serves_the_shell(frame, tmp_path, capsys) -> None:
+    path = tmp_path / "posts.csv"
+    frame.rename(columns={"text": "body"}).to_csv(path, index=False)
+    fresh = lntm.fit(path, text_field="body", prevalence="~ theme", **QUICK)
+    assert (fresh.model.name, fresh.config["posterior"]) == ("stm", "hmc")
+    folder = fresh.save(tmp_path / "run")
+    loaded = lntm.load_run(folder, fresh.corpus)
+    assert loaded.metadata == fresh.metadata
+    assert loaded.config == fresh.config
+    pd.testing.assert_frame_equal(loaded.topics, fresh.topics)
+    pd.testing.assert_frame_equal(loaded.documents, fresh.documents)
+    with pytest.raises(ConfigError, match="already; copy this folder"):
+        loaded.save(tmp_path / "again")
+    assert main(["effects", str(folder), "--num-draws", "4", "--no-progress"]) == 0
+    assert "theme" in capsys.readouterr().out
+
+
+def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
+    path = tmp_path / "posts.csv"
+    frame.to_csv(path, index=False)
+    options = ["--num-topics", "3", "--max-epochs", "4", "--test-fraction", "0", "--min-df", "3"]
+    assert main(["fit", str(path), "--out", str(tmp_path / "run"), *options, "--no-progress"]) == 0
+    shell, python = lntm.load_run(tmp_path / "run"), lntm.fit(path, min_df=3, **QUICK)
+    assert torch.equal(shell.model.topics.probs, python.model.topics.probs)
+    assert shell.metadata["corpus"] == python.metadata["corpus"]
+    shared = python.config.keys() & shell.config.keys()
+    assert {n: shell.config[n] for n in shared - {"progress"}} == {
+        n: python.config[n] for n in shared - {"progress"}
+    }
+    by_guide = lntm.fit(path, 3, max_iterations=1, stepwise_epochs=0, progress=False)
+    assert by_guide.config["posterior"] == "taylor"
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "error", "message"),
+    [
+        (["a"], {"n_topics": 3}, ConfigError, "did you mean num_topics"),
+        (["a"], {"text_feild": "b"}, ConfigError, "did you mean text_field"),
+        (["a"], {"text_field": "b"}, ConfigError, "names a column; the documents have none"),
+        (["a"], {"encoding": "ascii"}, ConfigError, "encoding: no option of texts in memory"),
+        (np.ones((2, 2), int), {"min_df": 2}, ConfigError, "min_df: no option of counts"),
+        (["a"], {"device": "tpu"}, ConfigError, "device 'tpu'"),
+        (["a"], {"num_topics": 0}, ConfigError, "num_topics is 0"),
+        (["a"], {"model": "mtc"}, ConfigError, "model 'mtc'"),
+        (["a b", 3], {}, CorpusError, "1 of 2 documents have no text"),
+        (3, {}, CorpusError, "counts must be a matrix"),
+        ("nosuch.csv", {}, CorpusError, "no such file"),
+        (pd.DataFrame({"body": ["a"]}), {}, CorpusError, "name the column of the texts"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(documents, options, error, message) -> None:
+    with pytest.raises(LNTMError, match=message) as caught:
+        lntm.fit(documents, **{**QUICK, **options})
+    assert isinstance(caught.value, error)
