@@ -62,6 +62,7 @@ STUDIES = {
         "levels": "Coverage of intervals of the levels of a random term",
         "time": "Words that move with time, beside other dynamic topic models",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
+        "stm": "Coverage of intervals of effects by R's stm, on the same corpora",
         "reproducibility": "Fits under other conditions: process, threads, order, seed",
         "gpu": "Fits on a GPU beside the CPU",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",

@@ -181,8 +181,9 @@ def _open(
         )
     chosen = {}
     for key in selects:
-        new, old = settings[key], found.get(key, [])
-        chosen[key] = list(dict.fromkeys([*old, *new])) if isinstance(new, list) else new
+        new = settings[key]
+        old = found.get(key, new)
+        chosen[key] = list(dict.fromkeys([*old, *new])) if isinstance(new, list) else max(old, new)
     return {**record, "settings": found | chosen}
 
 

@@ -71,7 +71,7 @@ def test_a_run_has_what_comes_next(frame, run, tmp_path, monkeypatch) -> None:
         new = run.transform(["the cook fries onions in butter"])
     expected = lntm.Corpus.from_texts(["cook butter"], vocabulary=run.model.vocabulary)
     assert torch.equal(new.theta, run.transform(expected).theta)
-    assert set(run.effects("~ theme", num_draws=4).frame()["topic"]) == {0, 1, 2}
+    assert set(run.effects("~ theme", num_draws=4).table()["topic"]) == {0, 1, 2}
     page = run.report(num_draws=4)
     assert page == Path("report.html")
     assert frame["text"][0][:30] in page.read_text(encoding="utf-8")

@@ -1,23 +1,37 @@
-"""Shows fits in the forms that users of BERTopic and AnnData know."""
+"""Shows fits in the forms that users of BERTopic, AnnData and R know."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from torch_lntm.corpus import Corpus
+from torch_lntm import __version__
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
+from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import align, is_default
-from torch_lntm.inference import DocumentTopics, DrawSource, transform
+from torch_lntm.inference import DocumentTopics, DrawSource, ThetaDraws, theta_draws, transform
 from torch_lntm.inference.draws import require_source
+from torch_lntm.inference.fitted import Fitted
+from torch_lntm.models import TopicModel
+from torch_lntm.models.levels import CONTENT
 from torch_lntm.models.names import is_named, name_words
 from torch_lntm.reports.representatives import best_documents
 
-__all__ = ["from_anndata", "to_anndata", "topic_info"]
+__all__ = ["from_anndata", "to_anndata", "to_stm", "topic_info"]
+
+#: Draws of a document's proportions behind a file for R.
+STM_DRAWS = 100
+#: Smallest log probability of a word in a file for R, as in R's stm.
+MIN_LOG_PROB = -1000.0
 
 
 def topic_info(
@@ -193,3 +207,143 @@ def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray
     documents = transform(source, corpus, "mean")
     theta = documents.theta.double().numpy()
     return documents, np.asarray(theta / theta.sum(1, keepdims=True))
+
+
+@torch.no_grad()
+def to_stm(source: DrawSource | Fitted, corpus: Corpus, path: str | Path) -> None:
+    """Write a fit as an object of R's package stm, which ``readRDS(path)`` reads.
+
+    The functions of stm (``labelTopics``, ``sageLabels``, ``findThoughts``, ``topicCorr``,
+    ``estimateEffect``) and of tidytext (``tidy``) take the object as if stm had made it.
+
+    * ``theta`` has the posterior means of the proportions, in the order of the corpus.
+    * ``eta`` has the posterior means of the logits relative to the last topic, and ``mu`` their
+      regression on the prior's columns.
+    * ``sigma`` is what an M-step without a prior would find: the mean of the documents' posterior
+      covariances, plus the spread of ``eta`` around ``mu``. From it stm's
+      ``estimateEffect(uncertainty="Global")`` recovers the mean covariance, and draws from it.
+    * Words without a token in the corpus are left out, as stm does.
+
+    Args:
+        source: A result, or what draws the proportions: a guide over the model, or chains.
+        corpus: The documents of the fit, over the model's vocabulary.
+        path: Path of the file, which should end in ``.rds``.
+
+    Raises:
+        ConfigError: The source is invalid or has a single draw, the corpus has a different
+            vocabulary, or the package ``rdata`` is missing.
+        FileError: The file cannot be written.
+
+    Example:
+        >>> lntm.interop.to_stm(result, train, "fit.rds")
+    """
+    rdata = import_extra("rdata", "files", "A file for R")
+    history = getattr(source, "history", [])
+    source = source.source if isinstance(source, Fitted) else source
+    draws = theta_draws(source, corpus, STM_DRAWS, progress=False)
+    if draws.num_draws < 2:
+        raise ConfigError("the source has one draw of each document; expected at least 2")
+    model = draws.model
+    encoded = model.encode(corpus)
+    batch, words = encoded.batch(), np.flatnonzero(encoded.word_totals)
+    theta, eta, covariance = _logit_moments(draws)
+    x, gamma = _regression(model.prior.regressors(batch), eta)
+    rest, plain = eta - x @ gamma, x.shape[1] == 1
+    sigma = covariance + rest.T @ rest / len(eta)
+    logbeta, tokens = _log_probs(model, words), np.asarray(encoded.word_totals)[words]
+    kappa = {"kappa": _deviations(logbeta, tokens)} if len(logbeta) > 1 else {}
+    bound = np.array([record["objective"] for record in history]) * corpus.num_tokens
+    settings = {
+        "dim": {
+            "K": model.num_topics,
+            "A": len(logbeta),
+            "V": len(words),
+            "N": len(eta),
+            "wcounts": {"Group.1": np.arange(len(words)) + 1, "x": tokens},
+        },
+        "covariates": {"X": None if plain else x} | _levels(model, batch),
+        "gamma": {"mode": "CTM" if plain else "Pooled"},
+        "kappa": {"LDAbeta": not kappa, "interactions": bool(kappa)},
+        "init": {"mode": "Custom", "alpha": 50 / model.num_topics},
+    }
+    elements = {
+        "mu": {"mu": gamma.T, "gamma": None} if plain else {"mu": (x @ gamma).T, "gamma": gamma},
+        "sigma": sigma,
+        "beta": {"logbeta": [*logbeta], **kappa},
+        "settings": settings,
+        "vocab": np.array(model.words_at(words.tolist())),
+        "convergence": {"bound": bound, "its": len(bound)},
+        "theta": theta,
+        "eta": eta,
+        "invsigma": np.linalg.inv(sigma),
+        "version": f"torch_lntm {__version__}",
+        "topic_names": np.array(model.topic_names),
+    }
+    converter = rdata.conversion.ConverterFromPythonToR()
+    data = converter.convert_to_r_data(elements)
+    about = {"names": np.array(list(elements)), "class": "STM"}
+    data.object.attributes = converter.convert_to_r_attributes(about)
+    data.object.info.object = True
+    with atomic_write(Path(path)) as file:
+        file.write(gzip.compress(rdata.unparser.unparse_data(data)))
+
+
+def _logit_moments(draws: ThetaDraws) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Means of theta, and means and mean covariance of the logits relative to the last topic."""
+    size = draws.model.num_topics
+    theta, eta = np.empty((len(draws.rows), size)), np.empty((len(draws.rows), size - 1))
+    covariance = np.zeros((size - 1, size - 1))
+    for part in draws:
+        logs = part.theta.double().clamp_min(torch.finfo(part.theta.dtype).tiny).log()
+        logits = (logs[..., :-1] - logs[..., -1:]).numpy()
+        theta[part.rows] = part.theta.double().mean(0).numpy()
+        eta[part.rows] = logits.mean(0)
+        rest = (logits - logits.mean(0)).reshape(-1, size - 1)
+        covariance += rest.T @ rest / (draws.num_draws - 1)
+    return theta / theta.sum(1, keepdims=True), eta, covariance / len(theta)
+
+
+def _regression(
+    regressors: tuple[Tensor, Tensor] | None, eta: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Columns of the prior's mean, by default an intercept, and their penalised coefficients."""
+    if regressors is None:
+        x, penalty = np.ones((len(eta), 1)), np.zeros(1)
+    else:
+        x, penalty = (part.numpy(force=True) for part in regressors)
+    return x, np.linalg.solve(x.T @ x + np.diag(penalty), x.T @ eta)
+
+
+def _levels(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
+    """The documents' levels, counted from 1, and the levels' names."""
+    content = model.topics.content
+    if content is None:
+        return {"betaindex": np.ones(batch.num_docs), "yvarlevels": None}
+    level = batch.covariates[CONTENT].numpy(force=True) + 1.0
+    return {"betaindex": level, "yvarlevels": np.array([str(name) for name in content.levels])}
+
+
+def _log_probs(model: TopicModel, words: NDArray[np.int64]) -> NDArray[Any]:
+    """Log probabilities ``(num_levels, num_topics, num_words)`` of some words, by level."""
+    topics = model.topics
+    probs = topics.double_probs.unflatten(1, (topics.num_levels, topics.num_words))
+    some = probs.transpose(0, 1).numpy(force=True)[..., words]
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(some / some.sum(-1, keepdims=True)), MIN_LOG_PROB)
+
+
+def _deviations(logbeta: NDArray[Any], tokens: NDArray[np.int64]) -> dict[str, Any]:
+    """The parts ``kappa`` of the log probabilities, as stm adds them up.
+
+    ``m`` are the words' log frequencies. ``params`` has deviations from them: one of each topic,
+    then one of each level, then one of each topic at each level, topics first.
+    """
+    m = np.log(tokens / tokens.mean())
+    shared = logbeta.mean(0)
+    rest = logbeta - shared
+    # Words that a level leaves alone deviate by the same constant, the change of the normaliser.
+    rest = rest - np.median(rest, -1, keepdims=True)
+    # What most topics share is the level's own.
+    by_level = np.median(rest, 1)
+    cells = (rest - by_level[:, None]).reshape(-1, len(tokens))
+    return {"m": m, "params": [*(shared - np.log(tokens / tokens.sum())), *by_level, *cells]}

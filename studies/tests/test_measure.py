@@ -137,6 +137,13 @@ def test_a_setting_that_selects_adds_cells_to_the_same_folder(tmp_path: Path) ->
         measure("squares", study, Squares((2, 4), scale=3.0), tmp_path)
 
 
+def test_a_number_that_selects_cells_keeps_its_largest_value(tmp_path: Path) -> None:
+    study = replace(Interrupted().study, selects=("scale",))
+    for scale in (3.0, 2.0):
+        measure("squares", study, Squares(scale=scale), tmp_path, progress=False)
+    assert json.loads((tmp_path / "result.json").read_text())["settings"]["scale"] == 3.0
+
+
 def test_some_cells_are_measured_anew_and_the_others_stay(tmp_path: Path) -> None:
     measure("squares", Interrupted().study, Squares(), tmp_path, progress=False)
     again = Interrupted()

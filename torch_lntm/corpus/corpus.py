@@ -598,7 +598,7 @@ class Corpus:
         """
         if self.encoders.keys().isdisjoint(names):
             return self
-        both = [
+        both: list[Any] = [
             Columns({name: x for name, x in of.items() if name not in names})
             for of in (self.encodings, self.encoders)
         ]

@@ -411,15 +411,16 @@ def _effects(effects: Any) -> dict[str, Any]:
     if effects is None:
         return {"effects": None}
     drawn = effects.columns if effects.measure == "proportion" else ()  # axes start at 0
-    asked: list[tuple[str, ...]] = [(name,) for name in drawn]
     grids = {name: effects.grid(name) for name in drawn}
     classes = [name for name, grid in grids.items() if 2 <= len(grid) <= _CLASSES]
     axes = [name for name, grid in grids.items() if len(grid) > _CLASSES]
-    asked = [(by, name) for by in classes for name in axes][:_CROSSED] + asked
+    crossed = [(by, name) for by in classes for name in axes][:_CROSSED]
+    asked = [*crossed, *((name,) for name in drawn)]
     found = {names: effects.predict(*names, level=LEVEL) for names in asked}
     shown = [pictures.effects_by_column(rows, *names[::-1]) for names, rows in found.items()]
     return {
         "effects": effects,
+        "crossed": len(crossed),
         "expected": [(each.column, pictures.draw_chart(each)) for each in shown],
         "coefficients": list(effects.table(LEVEL).itertuples()),
         "below_zero": any((rows["lower"] < 0).any() for rows in found.values()),

@@ -62,24 +62,26 @@ function surface(id, height) {
 function placeLabels(context, labels, width, height, taken) {
   const placed = [];
   for (const label of labels) {
-    // A label that finds no room is shortened, because a word says more than nothing.
-    for (const text of label.texts) {
-      context.font = label.font;
-      const lines = text.split("\n");
-      const w = Math.max(...lines.map((line) => context.measureText(line).width)) + 8;
-      const h = 15 * lines.length + 2;
-      const spot = label.offsets(w, h).map(([dx, dy]) => [label.x + dx, label.y + dy])
-        .map(([x, y]) => label.loose ? [Math.min(Math.max(x, w / 2 + 2), width - w / 2 - 2), y] : [x, y])
-        .find(([x, y]) => {
+    // A label stays close to its place. One that finds no room there is broken or shortened, because
+    // a word says more than nothing, and only then moved further.
+    const near = label.near ?? 3;
+    search: for (const part of [[0, near], [near, 99]]) {
+      for (const text of label.texts) {
+        context.font = label.font;
+        const lines = text.split("\n");
+        const w = Math.max(...lines.map((line) => context.measureText(line).width)) + 8;
+        const h = 15 * lines.length + 2;
+        const inside = (x) => Math.min(Math.max(x, w / 2 + 2), width - w / 2 - 2);
+        for (const [dx, dy] of label.offsets(w, h).slice(...part)) {
+          const [x, y] = [inside(label.x + dx), label.y + dy];
           const box = [x - w / 2, y - h / 2, x + w / 2, y + h / 2];
-          return box[0] >= 0 && box[1] >= 0 && box[2] <= width && box[3] <= height &&
-            !taken.some((o) => box[0] < o[2] && o[0] < box[2] && box[1] < o[3] && o[1] < box[3]);
-        });
-      if (spot === undefined) continue;
-      const [x, y] = spot;
-      taken.push([x - w / 2, y - h / 2, x + w / 2, y + h / 2]);
-      placed.push({ ...label, lines, x, y, w, h });
-      break;
+          if (box[0] < 0 || box[1] < 0 || box[2] > width || box[3] > height) continue;
+          if (taken.some((o) => box[0] < o[2] && o[0] < box[2] && box[1] < o[3] && o[1] < box[3])) continue;
+          taken.push(box);
+          placed.push({ ...label, lines, x, y, w, h });
+          break search;
+        }
+      }
     }
   }
   return placed;
@@ -112,7 +114,7 @@ function shapes(name) {
 
 // The map ---------------------------------------------------------------------------------------
 
-const map = surface("documents-map", (width) => Math.round(Math.min(Math.max(width * 0.56, 420), 640)));
+const map = surface("documents-map", (width) => Math.round(Math.min(Math.max(width * 0.54, 460), 640)));
 const margin = { x: 26, y: 30 };
 
 function toScreen(x, y) {
@@ -200,7 +202,7 @@ function drawMap() {
     const quiet = (state.topic !== null || state.foundTopics.size > 0) && !special(k);
     const faded = quiet || (state.group !== null && atlas.groups[k] !== state.group);
     return {
-      topic: k, x, y, faded, texts: shapes(atlas.names[k]), loose: true,
+      topic: k, x, y, faded, texts: shapes(atlas.names[k]),
       font: `${special(k) ? 700 : 600} 13px ${fontFamily}`,
       offsets: (w, h) => [[0, 0], [0, -h], [0, h], [w / 2, -h / 2], [-w / 2, h / 2], [w / 2, h / 2],
         [-w / 2, -h / 2], [0, -2 * h], [0, 2 * h]],
@@ -281,7 +283,7 @@ function drawGraph() {
     context.stroke();
   }
   const labels = circles.map(({ topic, x, y, radius }) => ({
-    topic, x, y, loose: true, texts: shapes(atlas.names[topic]), font: `600 12px ${fontFamily}`,
+    topic, x, y, texts: shapes(atlas.names[topic]), font: `600 12px ${fontFamily}`,
     offsets: (w, h) => [[0, radius + h / 2], [0, -radius - h / 2]],
   }));
   const taken = circles.map(({ x, y, radius: r }) => [x - r, y - r, x + r, y + r]);
@@ -589,6 +591,7 @@ function redraw() {
 }
 
 function resize() {
+  if (map.canvas.clientWidth === 0) return; // not shown
   palette = readPalette();
   for (const each of [map, graph, timeline]) {
     if (each !== null) [each.width, each.height] = each.fit();
