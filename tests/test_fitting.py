@@ -68,9 +68,9 @@ def test_a_run_has_what_comes_next(frame, run, tmp_path, monkeypatch) -> None:
     assert run.documents["theme"].tolist() == frame["theme"].tolist()
     assert np.allclose(run.documents.loc[:, "topic_0":"topic_2"].sum(axis=1), 1.0)
     with pytest.warns(UserWarning, match="dropped 2 of 4 tokens"):
-        new = run.transform(["the onion and butter"])
-    known = lntm.Corpus.from_texts(["onion butter"], vocabulary=run.model.vocabulary)
-    assert torch.equal(new.theta, run.transform(known).theta)
+        new = run.transform(["the cook fries onions in butter"])
+    expected = lntm.Corpus.from_texts(["cook butter"], vocabulary=run.model.vocabulary)
+    assert torch.equal(new.theta, run.transform(expected).theta)
     assert set(run.effects("~ theme", num_draws=4).table()["topic"]) == {0, 1, 2}
     page = run.report(num_draws=4)
     assert page == Path("report.html")
@@ -106,6 +106,9 @@ def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
     assert {n: shell.config[n] for n in shared - {"progress"}} == {
         n: python.config[n] for n in shared - {"progress"}
     }
+    corpus = lntm.fit("example", **QUICK).corpus
+    assert corpus is not None
+    assert corpus.fingerprint() == lntm.example_corpus().fingerprint()
     by_guide = lntm.fit(path, 3, max_iterations=1, stepwise_epochs=0, progress=False)
     assert by_guide.config["posterior"] == "taylor"
 

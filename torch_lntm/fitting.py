@@ -12,6 +12,7 @@ import torch
 
 from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.examples import EXAMPLES
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS, read_documents
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
@@ -42,7 +43,8 @@ def fit(
     Args:
         documents: The path of a file or folder, as for :func:`~torch_lntm.read_corpus`; a list of
             texts; a data frame or list of dicts, with texts in the column ``text`` or
-            ``text_field``; counts, as for ``Corpus.from_matrix``; or a corpus.
+            ``text_field``; counts, as for ``Corpus.from_matrix``; a corpus; or ``"example"``, 75
+            short texts of this package.
         num_topics: Number of topics.
         model: Name of the model. Defaults to ``"stm"`` with ``prevalence`` or ``content``, and to
             ``"ctm"`` otherwise.
@@ -79,7 +81,9 @@ def fit(
         model = "stm" if {"prevalence", "content"} & options.keys() else "ctm"
     recipe = Recipe.of(model, posterior, options)
     where = find_device(device)
-    corpus, texts = read_documents(documents, **reading)
+    example = EXAMPLES.get(documents) if isinstance(documents, str) else None
+    read = (documents, {}) if example is None else (example.file(), example.options)
+    corpus, texts = read_documents(read[0], **{**read[1], **reading})
     config: dict[str, Any] = {"num_topics": num_topics, "seed": seed, "progress": progress}
     prepared = prepare(corpus, recipe, options | config, device=where)
     result = prepared.parts.engine.fit(corpus)

@@ -221,8 +221,7 @@ class RunDocuments(Documents):
 
             # The vocabulary of the model chooses the words, also of the documents of the fit.
             tokens = {n: config[n] for n in TOKENS if n in config}
-            words = {"vocabulary": vocabulary, "stop_words": "none"} | tokens
-            self.given |= words | chosen
+            self.given |= {"vocabulary": vocabulary} | tokens | chosen
         corpus = self.read()
         if vocabulary is not None:
             return corpus.with_vocabulary(vocabulary)

@@ -100,7 +100,7 @@ def count_words(
             )
         counts, found = _count(vectorizer, texts)
         if words is not None:
-            return _over(words, counts, found), words, None
+            return _over(words, counts, found, stop_words == "auto"), words, None
         single_words = vectorizer.analyzer == "word" and (*vectorizer.ngram_range,) == (1, 1)
         english = stop_words == "auto" and single_words
         kept, note = _choose(found.sort_index(), counts.shape[0], english, **pruning)
@@ -128,13 +128,21 @@ def _count(vectorizer: Any, texts: Iterable[str]) -> tuple[sp.csr_matrix, pd.Dat
     return counts, pd.DataFrame({**numbers, "column": range(len(columns))}, words)
 
 
-def _over(words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame) -> sp.csr_matrix:
-    """Counts over a given vocabulary, with a warning about the words it lacks."""
+def _over(
+    words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame, english: bool
+) -> sp.csr_matrix:
+    """Counts over a given vocabulary, with a warning about the words it lacks.
+
+    English stop words that it lacks are no loss if the caller left stop words to be chosen.
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
     at = pd.Index(words, dtype=object).get_indexer(found.index)
-    known, lost = np.flatnonzero(at >= 0), found["tokens"][at < 0]
+    silent = (at < 0) & found.index.isin(ENGLISH_STOP_WORDS) & english
+    known, lost = np.flatnonzero(at >= 0), found["tokens"][(at < 0) & ~silent]
     if len(lost):
         warn(
-            f"dropped {lost.sum()} of {found['tokens'].sum()} tokens: {len(lost)} words "
+            f"dropped {lost.sum()} of {found['tokens'][~silent].sum()} tokens: {len(lost)} words "
             "unknown to the vocabulary",
             CorpusWarning,
         )

@@ -34,7 +34,7 @@ from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 REGRESSIONS: dict[Link, Callable[..., LinearRegression | LogitRegression]] = {
     "logit": regress_logit,
-    "identity": regress_linear,
+    "identity": lambda *settings: regress_linear(*settings[:-1]),  # which takes no time
 }
 NO_ROBUST_ERRORS = (
     "with random terms, standard errors are those of the model; leave out clusters=, strata= and "
@@ -165,7 +165,7 @@ def estimate(
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
     parts = partial(regressed.parts, proportions, rows, link)
-    regression = REGRESSIONS[link](design, parts, regressed.responses, kind)
+    regression = REGRESSIONS[link](design, parts, regressed.responses, kind, progress)
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
     return Effects(

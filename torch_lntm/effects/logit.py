@@ -44,6 +44,7 @@ from torch_lntm.effects.regression import (
     with_unknown,
 )
 from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.progress import tqdm
 from torch_lntm.solvers.arrow import Levels
 from torch_lntm.solvers.block_arrow import BlockArrow
 
@@ -393,7 +394,11 @@ class LogitRegression:
 
 
 def regress_logit(
-    design: Design, parts: Parts, responses: Tensor, kind: StandardErrors = "HC1"
+    design: Design,
+    parts: Parts,
+    responses: Tensor,
+    kind: StandardErrors = "HC1",
+    progress: bool = False,
 ) -> LogitRegression:
     """Regress every draw of all topics' proportions on the design, and pool over draws.
 
@@ -404,6 +409,7 @@ def regress_logit(
         kind: Kind of standard errors. Ignored with clusters and with random terms. ``"classical"``
             is the information with the dispersion of Pearson's residuals. ``"HC3"`` takes the
             leverages of the weighted regression.
+        progress: Show a progress bar over the draws.
 
     Raises:
         ConfigError: There are too many coefficients or levels.
@@ -413,7 +419,8 @@ def regress_logit(
     sums, chosen, outcomes = _read(equations, parts)
     random, freedom, mean, system, inner = _settle(equations, sums, chosen, outcomes)
     ridge = equations.ridge(random.penalties)
-    draws = [equations.move(mean, of, ridge, system) for of in zip(*sums, strict=True)]
+    of_draws = tqdm([*zip(*sums, strict=True)], desc="regressions", disable=not progress)
+    draws = [equations.move(mean, of, ridge, system) for of in of_draws]
     columns, main = (torch.stack(part) for part in zip(*draws, strict=True))
     flat = torch.cat([columns.flatten(1)[:, equations.keep], main.flatten(1)], 1)
     pooled = (columns.mean(0), main.mean(0))

@@ -190,8 +190,7 @@ def read_documents(
         >>> lntm.corpus.readers.read_documents(["wood and stone", "water"])[0]
         Corpus(num_docs=2, num_words=3, num_tokens=3)
     """
-    # The words of a model are its choice, so that nothing else leaves words out.
-    chosen = {} if words is None else {**tokens, "vocabulary": words, "stop_words": "none"}
+    chosen = {} if words is None else {**tokens, "vocabulary": words}
     if isinstance(documents, (str, Path)):
         path = Path(documents)
         texts = texts_of(path, options)
