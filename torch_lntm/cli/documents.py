@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
-from torch_lntm.budget import find_device
 from torch_lntm.cli.command import given, known_options, say, takes
 from torch_lntm.cli.values import read_option
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -58,6 +57,7 @@ class Computation:
 
     def start(self) -> torch.device:
         """Set the number of threads, and return the device."""
+        from torch_lntm.budget import find_device
         from torch_lntm.kernels.threads import set_threads
 
         require_whole(0, seed=self.seed)

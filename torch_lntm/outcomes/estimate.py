@@ -109,6 +109,7 @@ def estimate(
         ... )
         >>> sales.frame()["term"].tolist()[-2:]
         ['topic 9', 'party[T.right]']
+        >>> ax = sales.plot(per=0.1)
     """
     read: Any = as_corpus
     if isinstance(model, Fitted):

@@ -156,9 +156,6 @@ class Outcomes:
             reference: See :meth:`frame`.
             per: See :meth:`frame`.
             ax: Axes to draw into. Defaults to a new figure.
-
-        Example:
-            >>> ax = sales.plot(per=0.1)
         """
         rows = self.frame(level, reference=reference, per=per).iloc[: -len(self.names) or None]
         names = rows["term"] + (" " + rows["name"]).str.rstrip() if "name" in rows else rows["term"]
