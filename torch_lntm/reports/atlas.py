@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import shorten
+from torch_lntm.plotting.style import shorten, topic_labels
 from torch_lntm.reports.prevalence import Array, Levels, is_time, levels_of
 from torch_lntm.reports.sections import PageData
 from torch_lntm.reports.tree import TopicTree, topic_tree
@@ -54,7 +54,10 @@ def colour_groups(model: TopicModel, tree: TopicTree | None) -> dict[str, tuple[
     level = min(NUM_COLOURS, max(2, -(-size // 3)))
     if tree is not None and tree.levels and tree.levels[-1] <= NUM_COLOURS:
         level = tree.levels[-1]
-    return (topic_tree(model) if tree is None else tree).groups(level)
+    groups = (topic_tree(model) if tree is None else tree).groups(level)
+    labels = topic_labels(model, numbered=False)
+    # A topic alone without a name of its own is called by its words here, too.
+    return {labels[x[0]] if name == str(x[0]) else name: x for name, x in groups.items()}
 
 
 def places(theta: Array, seed: int) -> Array:
