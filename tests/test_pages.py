@@ -73,7 +73,6 @@ RUN: dict[str, dict[str, str]] = {
         "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
         "DocumentHMC(model), corpus)": "DocumentHMC(model), corpus, 2, warmup_steps=5)",
         "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",
-        "topics=[3]": "topics=[1]",
         '"government": [4], "war": [5]': '"government": [1], "war": [2]',
     },
     "time.md": {},

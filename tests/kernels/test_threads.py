@@ -315,8 +315,13 @@ def test_ctrl_c_where_exceptions_are_lost_comes_again() -> None:
     def handle(kind: type[KeyboardInterrupt]) -> None:
         raise kind
 
-    with handled_signals(handle), pytest.raises(KeyboardInterrupt):
-        finalise_and_wait()
+    # An earlier test may have left a handler of its own, which stays in place.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with handled_signals(handle), pytest.raises(KeyboardInterrupt):
+            finalise_and_wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # -- installations ---------------------------------------------------------------------------------
