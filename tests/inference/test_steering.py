@@ -94,6 +94,10 @@ def test_a_forbidden_word_leaves_the_vocabulary_and_a_moved_word_its_topics(corp
     assert joined.model.topics.keywords.to_json() == {
         f"topic of {words[1]}": {words[1]: joined.model.vocabulary.index(words[1])}
     }
+    # A topic whose only keyword is forbidden is free again.
+    free = joined.forbid(words[1], num_epochs=1, progress=False).model
+    assert free.topics.keywords is None
+    assert free.topic_names[0] == f"topic of {words[1]}"
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -21,18 +21,16 @@ from torch_lntm.inference.chains.kept import KeptChains, signatures
 from torch_lntm.inference.draws import theta_draws
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
 from torch_lntm.inference.em.result import MonteCarloResult
+from torch_lntm.inference.em.start import rough_statistics
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.constructors import ctm
 from torch_lntm.models.names import find_topics, is_named
 from torch_lntm.models.registry import find_constructor
-from torch_lntm.posteriors import Draws
 
 #: Epochs of the small model that divides a topic's tokens, and documents at once.
 PART_EPOCHS, DOCS_AT_ONCE = 8, 4096
-#: Smallest proportion of a topic in a document, where chains begin.
-LEAST = 1e-5
 
 
 @dataclass(frozen=True, repr=False)
@@ -290,7 +288,8 @@ def _parts(
         row, word = batch.positions[batch.row_index.cpu()], batch.word_index.cpu()
         entries.append((drawn, row.numpy(), word.numpy() % model.num_words))
     tokens, documents, words = map(np.concatenate, zip(*entries, strict=True))
-    own = Corpus.from_matrix(sp.csr_matrix((tokens, (documents, words)), size))
+    matrix = sp.csr_matrix((tokens, (documents, words)), size)
+    own = Corpus.from_matrix(matrix, allow_empty=True)
     if own.num_nonempty < 2 * into:
         raise ConfigError(
             f"topic {model.topic_names[topic]} has tokens in {own.num_nonempty} documents; "
@@ -311,11 +310,12 @@ def _new_model(
     model: TopicModel, corpus: Corpus, topics: _Topics, forbid: Sequence[str]
 ) -> tuple[TopicModel, Corpus]:
     """A model of the changed topics with all other settings of the old one, and its documents."""
+    topics.keywords = [[w for w in words if w not in forbid] for words in topics.keywords]
     # Topics with keywords come first.
     order = sorted(range(len(topics.names)), key=lambda row: not topics.keywords[row])
     topics.select(order)
     keywords = {
-        topics.names[row] or f"topic of {words[0]}": [w for w in words if w not in forbid]
+        topics.names[row] or f"topic of {words[0]}": words
         for row, words in enumerate(topics.keywords)
         if words
     }
@@ -332,6 +332,8 @@ def _new_model(
     settings |= {"num_topics": len(order), "num_words": corpus.num_words, "vocabulary": vocabulary}
     if keywords:
         settings["keywords"] = keywords
+    else:
+        settings = {n: x for n, x in settings.items() if n not in ("keywords", "keyword_strength")}
     vectors = model.topics.word_vectors
     if vectors is not None:
         settings["word_vectors"] = vectors[kept] if forbid else vectors
@@ -351,23 +353,19 @@ def _start(model: TopicModel, corpus: Corpus, topics: _Topics, seed: int) -> Kep
     model.topics.start_(counts.sum(1).mT.contiguous().mT)
     if model.topics.num_levels > 1:
         model.topics.m_step(counts.flatten(1))
-    prior = model.prior
-    theta = topics.theta.clamp_min(LEAST)
-    theta /= theta.sum(1, keepdim=True)
     sums: dict[str, Tensor] = {}
+    means = []
     for batch in _batches(model, corpus):
-        part = theta[batch.positions].to(model.device)
-        means, logits = prior.start_latents(part), part.log()
-        weights = logits.new_ones(1, len(logits), dtype=torch.float64)
-        found = prior.statistics(Draws({prior.latent: means[None]}, logits[None], weights), batch)
-        sums = {name: sums[name] + x if sums else x for name, x in found.items()}
-    prior.start(float(corpus.num_nonempty), **sums)
+        theta = topics.theta[batch.positions].to(model.device)
+        rough, part = rough_statistics(model.prior, theta, batch)
+        means.append(rough)
+        sums = {name: sums[name] + x if sums else x for name, x in part.items()}
+    model.prior.start(float(corpus.num_nonempty), **sums)
     latents: dict[str, list[Tensor]] = {}
-    for batch in _batches(model, corpus):
-        means = prior.start_latents(theta[batch.positions].to(model.device))
-        for site, value in initial_latents(model, batch, means, 1, seed).items():
+    for rough, batch in zip(means, _batches(model, corpus), strict=True):
+        for site, value in initial_latents(model, batch, rough, 1, seed).items():
             latents.setdefault(site, []).append(value.cpu())
     documents, columns = np.unique(signatures(corpus)[corpus.nonempty], return_index=True)
     together = {site: torch.cat(values, 1) for site, values in latents.items()}
     settings = DocumentHMC(model, num_chains=1, seed=seed).settings
-    return KeptChains(model, settings, together, torch.ones(1, len(theta)), documents, columns, 0)
+    return KeptChains(model, settings, together, torch.ones(1, len(corpus)), documents, columns, 0)

@@ -205,8 +205,8 @@ def read_documents(
         columns = {"metadata": options.pop("metadata")} if "metadata" in options else {}
         _refuse_options(options, "counts")
         return _over(Corpus.from_matrix(documents, vocabulary, **columns), words), None
-    _refuse_options({n: v for n, v in options.items() if n in OF_FILES[:-2]}, "texts in memory")
     metadata = options.pop("metadata", columns)
+    _refuse_options({n: v for n, v in options.items() if n in OF_FILES}, "texts in memory")
     return Corpus.from_texts(texts, metadata=metadata, **{**options, **chosen}), list(texts)
 
 
@@ -227,8 +227,7 @@ def texts_of(path: Path, options: Mapping[str, Any]) -> Iterable[str] | None:
 
 def _over(corpus: Corpus, words: Sequence[str] | None) -> Corpus:
     """The corpus over the words of a model, if both have words."""
-    known = words is not None and corpus.vocabulary is not None
-    return corpus.with_vocabulary(words) if known and words is not None else corpus
+    return corpus if None in (words, corpus.vocabulary) else corpus.with_vocabulary(words or ())
 
 
 def _refuse_options(options: Mapping[str, Any], what: str) -> None:

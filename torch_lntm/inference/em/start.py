@@ -32,7 +32,7 @@ from torch_lntm.kernels.mixture import (
     probability_floor,
 )
 from torch_lntm.models import Keywords, TopicModel
-from torch_lntm.models.priors.prior import MIN_PROPORTION
+from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Draws
 
 StartName = Literal["lda", "documents", "vectors", "model"]
@@ -536,13 +536,8 @@ class Start:
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}
             for batch in self.shard.local_batches(size):
-                proportions = proportions_of(batch)
-                latents = prior.start_latents(proportions)
+                latents, part = rough_statistics(prior, proportions_of(batch), batch)
                 documents.write("means", batch, latents)
-                logits = proportions.clamp_min(MIN_PROPORTION).log()
-                weights = logits.new_ones(1, len(logits), dtype=torch.float64)
-                moments = Draws({prior.latent: latents[None]}, logits[None], weights)
-                part = prior.statistics(moments, batch)
                 total = {name: total[name] + x if total else x for name, x in part.items()}
             return total
 
@@ -572,6 +567,23 @@ class Start:
             return weights
 
         return solve
+
+
+def rough_statistics(
+    prior: DocumentPrior, proportions: Tensor, batch: DocumentBatch
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Latent variables of rough proportions, and their sums for ``prior.start``.
+
+    Args:
+        prior: The prior.
+        proportions: ``(num_docs, num_topics)``.
+        batch: The documents.
+    """
+    latents = prior.start_latents(proportions)
+    logits = proportions.clamp_min(MIN_PROPORTION).log()
+    weights = logits.new_ones(1, len(logits), dtype=torch.float64)
+    moments = Draws({prior.latent: latents[None]}, logits[None], weights)
+    return latents, prior.statistics(moments, batch)
 
 
 def _added_up(columns: Tensor, labels: Tensor, num_labels: int) -> Tensor:
