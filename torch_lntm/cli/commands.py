@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import shlex
 import subprocess
 import warnings
@@ -443,7 +442,7 @@ def convert(
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-    corpus = documents.read(max_bytes=math.inf)
+    corpus = documents.read()
     corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
         say(corpus.preparation)
