@@ -120,7 +120,6 @@ def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
         (["a"], {"text_feild": "b"}, ConfigError, "did you mean text_field"),
         (["a"], {"text_field": "b"}, ConfigError, "names a column; the documents have none"),
         (["a"], {"encoding": "ascii"}, ConfigError, "encoding: no option of texts in memory"),
-        (["a"], {"max_bytes": 9}, ConfigError, "max_bytes: no option of texts in memory"),
         (np.ones((2, 2), int), {"min_df": 2}, ConfigError, "min_df: no option of counts"),
         (["a"], {"device": "tpu"}, ConfigError, "device 'tpu'"),
         (["a"], {"num_topics": 0}, ConfigError, "num_topics is 0"),
