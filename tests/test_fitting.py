@@ -171,7 +171,6 @@ def test_held_out_documents_are_scored_as_by_the_shell(frame, tmp_path, capsys) 
         (["a"], {"text_feild": "b"}, ConfigError, "did you mean text_field"),
         (["a"], {"text_field": "b"}, ConfigError, "names a column; the documents have none"),
         (["a"], {"encoding": "ascii"}, ConfigError, "encoding: no option of texts in memory"),
-        (["a"], {"max_bytes": 9}, ConfigError, "max_bytes: no option of texts in memory"),
         (np.ones((2, 2), int), {"min_df": 2}, ConfigError, "min_df: no option of counts"),
         (["a"], {"device": "tpu"}, ConfigError, "device 'tpu'"),
         (["a"], {"num_topics": 0}, ConfigError, "num_topics is 0"),

@@ -107,13 +107,6 @@ def test_an_array_has_its_words_beside_it(tmp_path, ending):
         read_vectors(tmp_path / "x.npy", WORDS)
 
 
-def test_a_small_file_cannot_unpack_to_a_large_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("torch_lntm.files.reading._UNPACKED", 1000)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a 1\n" * 1000))
-    with pytest.raises(FileError, match="holds more than 1000 bytes"):
-        read_vectors(tmp_path / "x.gz", WORDS)
-
-
 def test_only_the_first_ten_longer_words_count():
     source = {f"trees{chr(97 + i)}": [1.0 + i] for i in range(20)}
     assert WordVectors.of(source, ["tree"]).vectors.tolist() == [[5.5]]

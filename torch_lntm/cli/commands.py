@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import shlex
 import subprocess
 import warnings
@@ -444,7 +443,7 @@ def convert(
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-    corpus = documents.read(max_bytes=math.inf)
+    corpus = documents.read()
     corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
         say(corpus.preparation)
@@ -498,7 +497,8 @@ def effects(
         level: Probability of the intervals.
         predict: Column for predictions: print the expected proportions at its values instead of
             coefficients.
-        by: Second column for predictions, which are printed for each of its levels.
+        by: Second column for predictions, which are printed for each of its levels, or for at most
+            ten numbers.
         print_as: Output format.
         figure: File for a figure of the predictions, such as effects.png. Needs --predict, and is
             clearest with only a few --topics.

@@ -128,9 +128,9 @@ class Documents:
             options["stop_words"] = read_lines(Path(words))
         return options
 
-    def read(self, **more: Any) -> Corpus:
-        """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
-        return lntm.read_corpus(self.path, **self.options, **more)
+    def read(self) -> Corpus:
+        """Read the corpus."""
+        return lntm.read_corpus(self.path, **self.options)
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
