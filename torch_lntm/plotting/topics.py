@@ -76,7 +76,7 @@ def _draw_topics(distance: Array, names: Sequence[str], shares: Array, ax: Axes)
     least, most = np.square(_RADII)
     sizes = np.square(144) * (least + (most - least) * shares / shares.max())
     look: dict[str, Any] = {"edgecolor": NEUTRAL, "linewidth": 0.8, "clip_on": False}
-    ax.scatter(*places.T, sizes, "#e9e9e9", zorder=2, **look)
+    ax.scatter(places[:, 0], places[:, 1], sizes, "#e9e9e9", zorder=2, **look)
     middle: dict[str, Any] = {"ha": "center", "parse_math": False}
     below_circle: dict[str, Any] = {"va": "top", "fontsize": 7.5, "linespacing": 1.0, **middle}
     # The white box hides lines behind the name.
