@@ -495,7 +495,8 @@ def effects(
         level: Probability of the intervals.
         predict: Column for predictions: print the expected proportions at its values instead of
             coefficients.
-        by: Second column for predictions, which are printed for each of its levels.
+        by: Second column for predictions, which are printed for each of its levels, or for at most
+            ten numbers.
         print_as: Output format.
         figure: File for a figure of the predictions, such as effects.png. Needs --predict, and is
             clearest with only a few --topics.

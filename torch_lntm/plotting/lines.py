@@ -51,7 +51,13 @@ class Series(NamedTuple):
 
 
 def plot_effects(
-    panels: Mapping[str, Sequence[Series]], kind: str, across: str, along: str, *, ax: Axes | None
+    panels: Mapping[str, Sequence[Series]],
+    kind: str,
+    across: str,
+    along: str,
+    *,
+    ax: Axes | None,
+    classes: str | None = None,
 ) -> Axes:
     """Plot values with intervals: lines over numbers and dates, rows of points for levels.
 
@@ -62,6 +68,7 @@ def plot_effects(
         across: Name of the column, or of the rows.
         along: What the values are.
         ax: Axes to draw a single panel into. Defaults to a new figure.
+        classes: Title of the legend.
 
     Returns:
         The axes, of the first panel if there are several.
@@ -89,7 +96,7 @@ def plot_effects(
         each.set_title(title, fontsize="medium", parse_math=False)
     names = {"xlabel": along, "ylabel": across} if kind == "text" else {"xlabel": across}
     names = {"ylabel": along, **names}
-    options: dict[str, Any] = {"frameon": False, "fontsize": "small"}
+    options: dict[str, Any] = {"frameon": False, "fontsize": "small", "title": classes}
     if len(panels) == 1:
         axes[0].set(**names)
         if len(every[0]) > 1:
@@ -97,7 +104,7 @@ def plot_effects(
         return axes[0]
     figure = axes[0].figure
     figure.supxlabel(names["xlabel"], fontsize="medium")
-    figure.supylabel(names["ylabel"], fontsize="medium")
+    figure.supylabel(names["ylabel"].replace(", ", ",\n"), fontsize="medium")
     if len(every[0]) > 1:
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside upper left", ncols=4, **options)

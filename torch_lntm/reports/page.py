@@ -450,10 +450,10 @@ def _effects(effects: Any) -> dict[str, Any]:
     grids = {name: effects.grid(name) for name in drawn}
     classes = [name for name, grid in grids.items() if 2 <= len(grid) <= _CLASSES]
     axes = [name for name, grid in grids.items() if len(grid) > _CLASSES]
-    crossed = [(by, name) for by in classes for name in axes][:_CROSSED]
+    crossed = [(name, by) for by in classes for name in axes][:_CROSSED]
     asked = [*crossed, *((name,) for name in drawn)]
     found = {names: effects.predict(*names, level=LEVEL) for names in asked}
-    shown = [pictures.effects_by_column(rows, *names[::-1]) for names, rows in found.items()]
+    shown = [pictures.effects_by_column(rows, *names) for names, rows in found.items()]
     return {
         "effects": effects,
         "crossed": len(crossed),
