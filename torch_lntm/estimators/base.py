@@ -431,15 +431,6 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             model = model.with_parts(vocabulary=self._words(vocabulary))
         return model.topic_table(shares, top_n=top_n, num_correlated=2)
 
-    @property
-    def topic_names_(self) -> tuple[str, ...]:
-        """Name of each topic; see :attr:`TopicModel.topic_names`. Can be set."""
-        return self.model_.topic_names
-
-    @topic_names_.setter
-    def topic_names_(self, names: Any) -> None:
-        self.model_.topic_names = names
-
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Names of the columns of :meth:`transform`: the names of the topics.
 
