@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, require_level, require_whole
 from torch_lntm.guides.theta_draws import ThetaDraws
-from torch_lntm.models import DynamicTopics, TopicModel
+from torch_lntm.models import TopicModel
 from torch_lntm.models.names import find_topics
+from torch_lntm.models.topics.dynamic import require_moving
 from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
@@ -187,12 +188,7 @@ def path_plot(
         >>> lntm.plotting.path_plot(years, 0, top_n=3).get_xlabel()
         'year'
     """
-    topics = model.topics
-    if not isinstance(topics, DynamicTopics):
-        raise ConfigError(
-            "the words of the model's topics do not move with time; make it by "
-            "models.stm(num_topics, corpus, content='~ rw(year)')"
-        )
+    topics = require_moving(model.topics)
     require_whole(1, top_n=top_n)
     (number,) = find_topics(model.topic_names, [topic])
     if words is None:

@@ -96,7 +96,7 @@ def draw_tree(tree: TopicTree) -> Markup:
     told = (
         "Topics that merge further to the left are more similar. The lists below have the groups."
     )
-    return Markup(to_svg(figure, "tree", "Tree of the topics", told, {}))
+    return Markup(to_svg(figure, "tree", "Tree of the topics", told))
 
 
 def prevalence_by_column(prevalence: Prevalence) -> ByColumn:

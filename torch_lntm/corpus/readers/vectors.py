@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import at_line, excerpt, open_bytes, read_errors, read_lines
+from torch_lntm.files.reading import at_line, excerpt, open_bytes
 
 #: A word of a source, and a function that returns its vector.
 Word = tuple[str, Callable[[], Any]]
@@ -24,6 +24,7 @@ _PIECE = 1 << 20
 _OTHERS = {
     b"PK": "is a zip archive; unpack it and give one of its files",
     b"\x80": "is a pickle, which may run code; load it by its library and give the KeyedVectors",
+    b"\x93NUMPY": "is an array without words; give a dict of words and their vectors in Python",
     b"\xba\x16\x4f\x2f": "is a model of fastText, with parts of words; give its .vec file",
 }
 
@@ -34,9 +35,6 @@ def read_words(path: Path) -> Iterator[Word]:
     Raises:
         FileError: The file is missing, damaged, incomplete or of another format.
     """
-    if path.suffix.lower() == ".npy":
-        yield from _array(path)
-        return
     with open_bytes(path) as file:
         first = file.readline().removeprefix(b"\xef\xbb\xbf")
         second = file.readline()
@@ -98,24 +96,6 @@ def _binary(path: Path, pieces: Iterator[bytes], num_words: int, dimension: int)
         word = data[start:space].lstrip(b"\n").decode("utf-8", "replace")
         yield word, partial(np.frombuffer, data, "<f4", dimension, space + 1)
         start = space + 1 + size
-
-
-def _array(path: Path) -> Iterator[Word]:
-    """Words of an array, from a file beside it."""
-    with read_errors(path, "not a complete .npy file of plain numbers", Exception):
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    beside = [path.with_suffix(end) for end in (".txt", ".words.txt", ".vocab.txt")]
-    file = next(filter(Path.is_file, beside), None)
-    if file is None:
-        raise FileError(f"{path}: expected its words, one per line, in the file {beside[0]}")
-    words = read_lines(file)
-    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or len(rows) != len(words):
-        raise FileError(
-            f"{path}: expected numbers with a row for each of the {len(words)} words of {file}, "
-            f"got {rows.dtype} of the shape {rows.shape}"
-        )
-    for i, word in enumerate(words):
-        yield word, partial(rows.__getitem__, i)
 
 
 def _count_numbers(line: bytes) -> int:
