@@ -54,6 +54,7 @@ RUN: dict[str, dict[str, str]] = {
     "large_corpora.md": {},
     "names.md": {},
     "other_languages.md": {},
+    "outcomes.md": {},
     "pyro.md": {},
     "reproducibility.md": {},
     "scikit_learn.md": {},
