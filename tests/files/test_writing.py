@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.crashes import ForgetfulDisk, make
 
 from torch_lntm.errors import FileError
 from torch_lntm.files import writing
@@ -67,15 +68,63 @@ def test_a_link_to_itself_is_refused(tmp_path, writer):
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
+# ------------------------------------------------------------------ crashes
+
+
+def content(tree):
+    """What stands under the name "x" after a crash; None if nothing does."""
+    return dict(tree).get("x")
+
+
+NEW = (("a", b"new"), ("b", b"newer"))
+
+
 @pytest.fixture
 def root(tmp_path):
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
 
 
-def make_old(root):
-    (root / "x").mkdir()
-    (root / "x" / "a").write_bytes(b"old")
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_crash_leaves_the_complete_old_file_or_the_complete_new_file(root, monkeypatch, old):
+    if old is not None:
+        (root / "x").write_bytes(old)
+    disk = ForgetfulDisk(root, monkeypatch)
+    write(root / "x", b"new")
+    assert {content(tree) for tree in disk.ever_left} == {old, b"new"}
+    assert disk.finally_left == {(("x", b"new"),)}
+
+
+@pytest.mark.parametrize("old", [None, (), (("a", b"old"), ("c", b"oldest"))])
+def test_a_crash_leaves_the_complete_old_folder_or_the_complete_new_folder(root, monkeypatch, old):
+    if old is not None:
+        make(old, root / "x")
+    disk = ForgetfulDisk(root, monkeypatch)
+    write_folder(root / "x")
+    assert {content(tree) for tree in disk.ever_left} == {old, NEW}
+    assert {content(tree) for tree in disk.finally_left} == {NEW}
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+def test_new_parent_folders_survive_a_crash(root, monkeypatch):
+    disk = ForgetfulDisk(root, monkeypatch)
+    write(root / "one" / "two" / "x", b"new")
+    assert disk.finally_left == {(("one", (("two", (("x", b"new"),)),)),)}
+
+
+def test_without_an_exchange_a_crash_leaves_the_old_folder_under_another_name(root, monkeypatch):
+    make((("a", b"old"),), root / "x")
+    monkeypatch.setattr(writing, "_exchange", lambda *_: False)
+    disk = ForgetfulDisk(root, monkeypatch)
+    write_folder(root / "x")
+    for tree in disk.ever_left:
+        whole = {folder for name, folder in tree}
+        assert whole & {(("a", b"old"),), NEW}
+        assert content(tree) in (None, (("a", b"old"),), NEW)
+    assert {content(tree) for tree in disk.finally_left} == {NEW}
+
+
+# ------------------------------------------------------------------ places and names
 
 
 # ------------------------------------------------------------------ leftovers
@@ -96,12 +145,12 @@ def killed(root, statement, **replaced):
     assert done.returncode == -9
 
 
-@pytest.mark.parametrize("step", ["_replace_folder", "_remove", "os.replace"])
+@pytest.mark.parametrize("step", ["_sync_tree", "_replace_folder", "_remove", "os.replace"])
 def test_old_leftovers_of_a_killed_writer_are_removed(root, step, monkeypatch):
     as_file = step == "os.replace"
     writer = (lambda path: write(path, b"new")) if as_file else write_folder
     if not as_file:
-        make_old(root)
+        make((("a", b"old"),), root / "x")
     killed(root, f"w.{'atomic_write' if as_file else 'atomic_folder'}(path)", **{step: None})
     (leftover,) = (path for path in root.iterdir() if path.name.startswith(".x."))
     if not as_file:
@@ -134,7 +183,7 @@ def test_files_other_than_leftovers_are_kept(root, name, monkeypatch):
 
 
 def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(root, monkeypatch):
-    make_old(root)
+    make((("a", b"old"),), root / "x")
     rename = os.rename
 
     def fail(source, target):

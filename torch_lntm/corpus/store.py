@@ -28,7 +28,7 @@ from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, releas
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
 from torch_lntm.errors import CorpusError, FileError, require_whole
-from torch_lntm.files.reading import read_bytes, read_errors
+from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
 
@@ -160,31 +160,35 @@ def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any
             corpora.
         CorpusError: There are fewer shards than processes.
     """
-    about = read_manifest(path)
-    first, after = deal_shards(about["shards"], part)
-    sizes = [shard["num_docs"] for shard in about["shards"]]
-    shards = about["shards"][first:after]
-    arrays = [_read_arrays(path, shard, about["num_words"]) for shard in shards]
-    ends = np.cumsum([0, *(offsets[-1] for offsets, *_ in arrays)])
-    offsets = [x[i > 0 :] + ends[i] if i else x for i, (x, *_) in enumerate(arrays)]
-    table, covariates = _read_columns(path, shards, sum(sizes[:first]))
-    words = None
-    for name, checksum in about["files"].items():
-        words = read_vocabulary(path / name, about["num_words"], checksum)
-    text = json.dumps([about["num_words"], words, about["shards"]], sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    place = Part((first, after), tuple(sizes), digest, path.absolute())
-    return {
-        "row_offsets": offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
-        "word_index": chained([words for _, words, _ in arrays]),
-        "counts": chained([counts for *_, counts in arrays]),
-        "num_words": about["num_words"],
-        "vocabulary": words,
-        "table": table,
-        "covariates": covariates,
-        "preparation": about["preparation"],
-        "part": None if part is None else place,
-    }
+
+    def read(folder: Path) -> dict[str, Any]:
+        about = read_manifest(folder)
+        first, after = deal_shards(about["shards"], part)
+        sizes = [shard["num_docs"] for shard in about["shards"]]
+        shards = about["shards"][first:after]
+        arrays = [_read_arrays(folder, shard, about["num_words"]) for shard in shards]
+        ends = np.cumsum([0, *(offsets[-1] for offsets, *_ in arrays)])
+        offsets = [x[i > 0 :] + ends[i] if i else x for i, (x, *_) in enumerate(arrays)]
+        table, covariates = _read_columns(folder, shards, sum(sizes[:first]))
+        words = None
+        for name, checksum in about["files"].items():
+            words = read_vocabulary(folder / name, about["num_words"], checksum)
+        text = json.dumps([about["num_words"], words, about["shards"]], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        place = Part((first, after), tuple(sizes), digest, path.absolute())
+        return {
+            "row_offsets": offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
+            "word_index": chained([words for _, words, _ in arrays]),
+            "counts": chained([counts for *_, counts in arrays]),
+            "num_words": about["num_words"],
+            "vocabulary": words,
+            "table": table,
+            "covariates": covariates,
+            "preparation": about["preparation"],
+            "part": None if part is None else place,
+        }
+
+    return read_consistent(path, read)
 
 
 def read_columns(path: Path) -> tuple[pd.DataFrame, Arrays]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_lntm.errors import FileError
 
+T = TypeVar("T")
+
 _PIECE = 1 << 20
+_ATTEMPTS = 100
 
 
 # -------------------------------------------------------------------- errors
@@ -125,3 +129,46 @@ def _undecoded(path: Path, encoding: str, error: Exception, lines: int) -> FileE
     line = lines + data.count(b"\n", 0, start) + 1
     message = f"not {encoding} text ({error}); pass the file's encoding, such as 'latin-1' or "
     return at_line(path, line, message + "'utf-16'")
+
+
+def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
+    """Read a folder while another process may replace it.
+
+    If the folder was replaced during a call, ``read`` is called again, so that its result always
+    comes from a single folder.
+
+    Args:
+        folder: The folder.
+        read: Reads the files of the folder.
+
+    Returns:
+        The result of ``read``.
+
+    Raises:
+        FileError: The folder was replaced during every attempt.
+    """
+    for _ in range(_ATTEMPTS):
+        with ExitStack() as stack:
+            before = _identity(folder)
+            with suppress(OSError):  # Windows refuses to open folders
+                # The system reuses the number of a removed folder only after it is closed.
+                descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+                stack.callback(os.close, descriptor)
+                before = _identity(descriptor)
+            try:
+                result = read(folder)
+            except Exception:
+                if _identity(folder) == before:
+                    raise
+            else:
+                if _identity(folder) == before:
+                    return result
+    raise FileError(f"{folder}: is replaced again and again while it is read; try again later")
+
+
+def _identity(folder: Path | int) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,9 +1,10 @@
-"""Atomic writing of files and folders.
+"""Atomic writing of files and folders, which survives crashes of the process and the machine.
 
-The content is first written under a hidden name beside the target, which then takes the target's
-name; only then is the old content removed. A writer that is killed at any moment therefore leaves
-either the old or the new content, complete. On systems that cannot exchange two folders in one
-step, it may leave the old folder under a hidden name that ends in ``.old``.
+The content is first written under a hidden name beside the target and synced to disk. It is then
+renamed to the target, and the parent folder is synced; only then is the old content removed. A
+crash at any moment therefore leaves either the old or the new content, complete. On systems that
+cannot exchange two folders in one step, it may leave the old folder under a hidden name that ends
+in ``.old``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,34 +62,45 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     Raises:
         FileError: The file cannot be written. No partial file is left. The old content of ``path``
-            is unchanged.
+            is unchanged, unless the disk fails after the rename.
     """
     with path_errors(path):
         target = resolve_link(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with _hidden(target, as_folder=False) as temporary:
             with open(temporary, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, target)
+            _sync_folder(target.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Context with a new folder, which replaces ``path`` once it is complete.
 
-    If ``path`` is a symbolic link, the link stays and its target is replaced.
+    If ``path`` is a symbolic link, the link stays and its target is replaced. All files in the
+    folder are synced to disk.
 
     Raises:
         FileError: As for :func:`atomic_write`.
     """
     with path_errors(path):
         target = resolve_link(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with _hidden(target, as_folder=True) as temporary:
             yield temporary
+            _sync_tree(temporary)
             _replace_folder(temporary, target)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and its missing parents, and syncs them to the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        _sync_folder(folder.parent)
 
 
 def as_json(value: Any) -> bytes:
@@ -201,6 +213,7 @@ def _replace_folder(new: Path, target: Path) -> None:
             os.rename(old, target)
             raise
         os.rename(old, new)
+    _sync_folder(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -211,3 +224,20 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     here, names = ctypes.c_int(-100), [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
     return bool(rename(here, names[0], here, names[1], ctypes.c_uint(2)) == 0)  # RENAME_EXCHANGE
+
+
+def _sync_tree(folder: Path) -> None:
+    """Syncs all files in a folder, and the folder."""
+    for root, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            with open(os.path.join(root, name), "r+b") as file:
+                os.fsync(file.fileno())
+        _sync_folder(Path(root))
+
+
+def _sync_folder(path: Path) -> None:
+    """Syncs the names in a folder, where the system can."""
+    with suppress(OSError), ExitStack() as stack:
+        descriptor = os.open(path, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        os.fsync(descriptor)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.store import read_vocabulary
 from torch_lntm.errors import ConfigError
-from torch_lntm.files.reading import read_bytes, read_errors, read_text
+from torch_lntm.files.reading import read_bytes, read_consistent, read_errors, read_text
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_link
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
@@ -123,7 +123,11 @@ def load_model(path: str | Path) -> TopicModel:
         >>> lntm.load_model(folder).num_topics
         10
     """
-    folder = Path(path)
+    return read_consistent(Path(path), read_model)
+
+
+def read_model(folder: Path) -> TopicModel:
+    """Read a model from a folder that stays unchanged; see :func:`load_model`."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
     if not any((folder / name).exists() for name in (MODEL, TENSORS)):

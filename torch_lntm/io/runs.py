@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from torch_lntm.corpus.readers import TOKENS
 from torch_lntm.corpus.splits import Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
-from torch_lntm.files.reading import read_errors, read_text
+from torch_lntm.files.reading import read_consistent, read_errors, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.inference.fitted import Fitted
@@ -35,6 +35,7 @@ from torch_lntm.io.models import (
     check_target,
     load_model,
     read_json,
+    read_model,
     write_model,
 )
 from torch_lntm.models import TopicModel
@@ -261,9 +262,13 @@ class Run(Fitted):
         """
         if self.path is None:
             return None
-        if _identity(read_json(self.path / METADATA)) != _identity(self.metadata):
-            raise ConfigError(f"{self.path}: holds another run by now; load it again")
-        return reader(self.path / name) if (self.path / name).exists() else None
+
+        def read(folder: Path) -> T | None:
+            if _identity(read_json(folder / METADATA)) != _identity(self.metadata):
+                raise ConfigError(f"{folder}: holds another run by now; load it again")
+            return reader(folder / name) if (folder / name).exists() else None
+
+        return read_consistent(self.path, read)
 
 
 def save_run(
@@ -427,18 +432,18 @@ def load_run(path: str | Path, corpus: Corpus | None = None) -> Run:
         >>> run.model.num_topics, len(run.history) == len(result.history)
         (10, True)
     """
-    folder = Path(path)
-    number = folder.stat().st_ino if folder.is_dir() else None
-    model = load_model(folder)
+    return replace(read_consistent(Path(path), _read_run), corpus=corpus)
+
+
+def _read_run(folder: Path) -> Run:
+    """Read a run from a folder that stays unchanged; see :func:`load_run`."""
+    model = read_model(folder)
     metadata = read_json(folder / METADATA)
     with read_errors(folder / HISTORY, "not complete JSON", (ValueError, RecursionError)):
         history = [json.loads(line) for line in read_text(folder / HISTORY).splitlines()]
         if not all(isinstance(record, dict) for record in history):
             raise ValueError("a line is no JSON object")
-    run = Run(folder, model, read_json(folder / CONFIG), metadata, history, corpus)
-    if folder.stat().st_ino != number:
-        raise ConfigError(f"{folder}: was replaced while it was read; load it again")
-    return run
+    return Run(folder, model, read_json(folder / CONFIG), metadata, history)
 
 
 # -- unfinished runs -----------------------------------------------------------------------------
@@ -470,7 +475,7 @@ class UnfinishedRun:
         self.path, self.folder = path, partial_folder(path)
         self.checkpoint = self.folder / CHECKPOINT
         with writing.path_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            writing.make_folder(self.folder)
             # The folder is removed at the end, so it may hold nothing else.
             own = (CONFIG, CHECKPOINT, f"{CHECKPOINT}.rows", _LOCK)
             for file in self.folder.iterdir():
