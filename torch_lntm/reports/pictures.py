@@ -16,7 +16,7 @@ from torch_lntm.reports.prevalence import Array, Axis, Prevalence, axis_of, diff
 from torch_lntm.reports.tree import TopicTree
 
 #: Most panels of a column, and the width and height of a line's chart on the page.
-_PANELS, _WIDTH, _HEIGHT = 24, 252, 112
+_PANELS, _WIDTH, _HEIGHT = 24, 186, 96
 
 
 class ByColumn(NamedTuple):
@@ -149,7 +149,7 @@ def draw_chart(shown: ByColumn) -> Chart | None:
     drawn = shown.values[order]
     ends = np.nanquantile(np.where(np.isnan(drawn[..., 2]), 0, drawn[..., 2]), 0.95)
     most = max(float(np.nanmax(drawn[..., 0])), float(ends), 1e-9)
-    ticks = np.array(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most))
+    ticks = np.array(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(0, most))
     parts = (shown.values / ticks[-1]).clip(0, 1)
     positions, note = shown.axis
     notes = [note] if note else []

@@ -104,12 +104,13 @@ function writeLabel(context, label) {
   });
 }
 
-// A name on one line, on two, its first words, and its first word.
+// A name on one line, on two, its first word, and the beginning of a long word.
 function shapes(name) {
   const words = name.replace(/^\d+ /, "").split(" ");
   const half = Math.ceil(words.length / 2);
   const two = `${words.slice(0, half).join(" ")}\n${words.slice(half).join(" ")}`;
-  return [words.join(" "), ...(words.length > 1 ? [two, words[0]] : [])];
+  const begun = words[0].length > 14 ? [`${words[0].slice(0, 11)}…`] : [];
+  return [words.join(" "), ...(words.length > 1 ? [two, words[0]] : []), ...begun];
 }
 
 // The map ---------------------------------------------------------------------------------------
@@ -283,11 +284,25 @@ function drawGraph() {
     context.stroke();
   }
   const labels = circles.map(({ topic, x, y, radius }) => ({
-    topic, x, y, texts: shapes(atlas.names[topic]), font: `600 12px ${fontFamily}`,
-    offsets: (w, h) => [[0, radius + h / 2], [0, -radius - h / 2]],
+    topic, x, y, texts: shapes(atlas.names[topic]), font: `600 12px ${fontFamily}`, near: 4,
+    offsets: (w, h) => [[0, radius + h / 2], [0, -radius - h / 2], [radius + w / 2, 0], [-radius - w / 2, 0]],
   }));
-  const taken = circles.map(({ x, y, radius: r }) => [x - r, y - r, x + r, y + r]);
-  placeLabels(context, labels, width, height, taken).forEach((label) => writeLabel(context, label));
+  const discs = circles.map(({ x, y, radius: r }) => [x - r, y - r, x + r, y + r]);
+  const onLines = atlas.lines.flatMap(([a, b]) => {
+    const [from, to] = [at.get(a), at.get(b)];
+    return [...Array(40).keys()].map((i) => {
+      const [x, y] = [from.x + (to.x - from.x) * i / 40, from.y + (to.y - from.y) * i / 40];
+      return [x - 2, y - 2, x + 2, y + 2];
+    });
+  });
+  // Whole names first where no line crosses them, and then what room there is.
+  const whole = labels.map((label) => ({ ...label, texts: label.texts.slice(0, 2) }));
+  const clear = placeLabels(context, whole, width, height, [...discs, ...onLines]);
+  const done = new Set(clear.map(({ topic }) => topic));
+  const boxes = clear.map(({ x, y, w, h }) => [x - w / 2, y - h / 2, x + w / 2, y + h / 2]);
+  const others = labels.filter(({ topic }) => !done.has(topic));
+  [...clear, ...placeLabels(context, others, width, height, [...discs, ...boxes])]
+    .forEach((label) => writeLabel(context, label));
 }
 
 // Time ------------------------------------------------------------------------------------------
