@@ -30,8 +30,9 @@ def compare(shown: str, printed: str) -> None:
     """Require that every line of a text is like a line that was printed, in any order.
 
     Machines round differently, and chains carry this on. So two thirds of the words and numbers of
-    a line must be in the other one, and numbers may differ by 10 %, or by one in the last digit
-    shown. Three dots, at the end of a line or alone, stand for what a page leaves out.
+    a line must be in the other one, and numbers may differ by 10 %, by 0.03 as shares do, or by one
+    in the last digit shown. Three dots, at the end of a line or alone, stand for what a page
+    leaves out.
     """
     lines = [(set(WORD.findall(line)), NUMBER.findall(line)) for line in printed.splitlines()]
     for line in filter(str.strip, shown.splitlines()):
@@ -48,7 +49,7 @@ def compare(shown: str, printed: str) -> None:
 def _close(shown: str, printed: str) -> bool:
     value, other = (float(x.replace(",", "").replace("−", "-")) for x in (shown, printed))
     digits = len(shown.partition("e")[0].partition(".")[2])
-    unit = 0.0 if "e" in shown else 10.0**-digits
+    unit = 0.0 if "e" in shown else max(10.0**-digits, 0.03)
     return abs(value - other) <= max(0.1 * abs(value), 1.001 * unit)
 
 
