@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.corpus.examples import EXAMPLES
 from torch_lntm.errors import ConfigError, CorpusError, LNTMError
+from torch_lntm.inference.em import result
 
 QUICK = {"num_topics": 3, "max_epochs": 4, "progress": False}
 
@@ -113,6 +116,54 @@ def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
     assert by_guide.config["posterior"] == "taylor"
 
 
+@pytest.mark.parametrize("method", [{}, {"posterior": "taylor", "max_iterations": 2}])
+def test_shares_have_the_intervals_of_a_summary(frame, method, monkeypatch) -> None:
+    run = lntm.fit(frame, 3, progress=False, **(method or {"max_epochs": 4}))
+    topics = run.topics.set_index("topic").sort_index()
+    overall = lntm.reports.summarise_corpus(run.source, run.corpus, num_draws=50).overall
+    for ends in ("lower", "upper"):
+        np.testing.assert_allclose(topics[ends], getattr(overall, ends)[0], rtol=1e-12)
+    # Rubin's rules by hand, on the same draws.
+    theta = lntm.inference.theta_draws(run.source, run.corpus, 50).theta.double().numpy()
+    within = theta.var(1, ddof=1).mean(0) / len(frame)
+    error = np.sqrt(within + (1 + 1 / 50) * theta.mean(1).var(0, ddof=1))
+    reach = scipy.stats.t.ppf(0.975, len(frame) - 1) * error
+    mean = theta.mean((0, 1))
+    np.testing.assert_allclose(topics["share"], mean, atol=1e-4)
+    np.testing.assert_allclose(topics["upper"], mean + reach, rtol=1e-10)
+    np.testing.assert_allclose(topics["lower"], mean - reach, rtol=1e-10)
+    # A sample of a larger corpus has the errors of the whole corpus.
+    monkeypatch.setattr(result, "_INTERVAL_DOCS", 50)
+    sampled = replace(run.result).topic_intervals
+    whole = (topics["upper"] - topics["lower"]).to_numpy()
+    np.testing.assert_allclose(sampled[1] - sampled[0], whole, rtol=0.15)
+    assert not np.allclose(sampled[1] - sampled[0], whole, rtol=0.001)
+
+
+def test_held_out_documents_are_scored_as_by_the_shell(frame, tmp_path, capsys) -> None:
+    path = tmp_path / "posts.csv"
+    frame.to_csv(path, index=False)
+    options = ["--num-topics", "3", "--max-epochs", "4", "--seed", "5", "--no-progress"]
+    assert main(["fit", str(path), "--out", str(tmp_path / "shell"), *options]) == 0
+    python = lntm.fit(path, test_fraction=0.1, seed=5, **QUICK)
+    saved = lntm.load_run(python.save(tmp_path / "python"), python.corpus)
+    shell = lntm.load_run(tmp_path / "shell", python.corpus)
+    for run in (saved, shell):
+        pd.testing.assert_frame_equal(run.scores, python.scores)
+        pd.testing.assert_frame_equal(run.topics, python.topics)
+        assert run.training.fingerprint() == python.training.fingerprint()
+    for run in (python, saved, shell):
+        test = run.split_documents(run.corpus).test
+        assert len(test) == 8
+        assert len(run.documents) == len(frame)
+        again = lntm.evaluation.document_completion(run.model, test, seed=5, progress=False)
+        assert run.scores["value"][0] == pytest.approx(again.perplexity, rel=1e-3)
+        line = f"completion perplexity of 8 held-out documents: {again.perplexity:.1f}"
+        assert line in str(run)
+    assert len(lntm.inference.refine(python, forbid=["salt"]).corpus) == len(frame) - 8
+    assert lntm.fit(path, **QUICK).scores is None
+
+
 @pytest.mark.parametrize(
     ("documents", "options", "error", "message"),
     [
@@ -120,7 +171,6 @@ def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
         (["a"], {"text_feild": "b"}, ConfigError, "did you mean text_field"),
         (["a"], {"text_field": "b"}, ConfigError, "names a column; the documents have none"),
         (["a"], {"encoding": "ascii"}, ConfigError, "encoding: no option of texts in memory"),
-        (["a"], {"max_bytes": 9}, ConfigError, "max_bytes: no option of texts in memory"),
         (np.ones((2, 2), int), {"min_df": 2}, ConfigError, "min_df: no option of counts"),
         (["a"], {"device": "tpu"}, ConfigError, "device 'tpu'"),
         (["a"], {"num_topics": 0}, ConfigError, "num_topics is 0"),

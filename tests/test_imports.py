@@ -48,9 +48,11 @@ MAY_IMPORT["__main__"] = {*MAY_IMPORT}
 # of the model. Each calls the function of the room that does it.
 DOORS = {
     ("torch_lntm.inference.fitted", "torch_lntm.reports.report"),
+    ("torch_lntm.inference.fitted", "torch_lntm.reports.summarise_corpus"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.estimate"),
     ("torch_lntm.inference.fitted", "torch_lntm.effects.Effects"),
     ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.refine"),
+    ("torch_lntm.io.runs", "torch_lntm.reports.scores"),
     ("torch_lntm.models.model", "torch_lntm.io.hub.push_model"),
     ("torch_lntm.models.model", "torch_lntm.io.hub.pull_model"),
     ("torch_lntm.inference.fitted", "torch_lntm.inference.steering.RefinedResult"),

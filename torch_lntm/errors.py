@@ -132,8 +132,13 @@ def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name, with the most similar known one, if any."""
-    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, [*names], 1))
+    """The end of a message about an unknown name, with the most similar known one, if any.
+
+    A known name of several parts, such as ``text_field``, is also similar to each of them.
+    """
+    names = [*names]
+    close = get_close_matches(name, names, 1) or [n for n in names if name in n.split("_")]
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def bind(

@@ -18,6 +18,7 @@ from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
 from torch_lntm.io.runs import Run, corpus_facts, facts_of
 from torch_lntm.recipes import FitComponents, Recipe, refuse_unknown
+from torch_lntm.reports.scores import held_out_scores
 
 __all__ = ["fit"]
 
@@ -28,6 +29,7 @@ def fit(
     *,
     model: str | None = None,
     posterior: str | None = None,
+    test_fraction: float = 0.0,
     seed: int = 0,
     device: str = "auto",
     progress: bool = True,
@@ -50,6 +52,8 @@ def fit(
             ``"ctm"`` otherwise.
         posterior: Name of a posterior, such as ``"taylor"``. Defaults to ``"auto"``, the chains of
             Monte-Carlo EM, or to variational EM if you set one of its options.
+        test_fraction: Share of the documents to hold out from the fit. ``run.scores`` then has
+            their completion perplexity, and so has ``print(run)``.
         seed: Seed of all random numbers.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``. ``"auto"`` takes a GPU if there is one.
         progress: Whether to show progress bars on standard error.
@@ -69,7 +73,7 @@ def fit(
         >>> texts = ["salt and butter", "wind and sea", "butter on bread", "sea and harbour"]
         >>> run = lntm.fit(texts, 2, progress=False)
         >>> list(run.topics)
-        ['topic', 'name', 'share', 'words']
+        ['topic', 'name', 'share', 'lower', 'upper', 'words']
         >>> run.transform(["bread, salt, butter"], progress=False).theta.shape
         torch.Size([1, 2])
     """
@@ -85,15 +89,22 @@ def fit(
     read = (documents, {}) if example is None else (example.file(), example.options)
     corpus, texts = read_documents(read[0], **{**read[1], **reading})
     config: dict[str, Any] = {"num_topics": num_topics, "seed": seed, "progress": progress}
-    prepared = prepare(corpus, recipe, options | config, device=where)
-    result = prepared.parts.engine.fit(corpus)
+    about: dict[str, Any] = {"device": where, "test_fraction": test_fraction}
+    prepared = prepare(corpus, recipe, options | config, **about)
+    split = prepared.split
+    result = prepared.parts.engine.fit(corpus if split is None else split.train)
     recipe, guide = prepared.recipe, prepared.parts.guide
     config |= {"model": model, "posterior": recipe.posterior if recipe.samples else guide.name}
-    config |= {"device": where.type, "test_fraction": 0.0}
+    config |= {"device": where.type, "test_fraction": test_fraction}
     config["corpus"] = str(documents) if isinstance(documents, (str, Path)) else None
     config |= _plain(reading | {**recipe.options, **options})
     facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
-    return Run(None, result.model, config, facts, result.history, corpus, result, texts)
+    scores = None
+    with suppress(KeyboardInterrupt):  # Ctrl-C keeps the fit
+        if result.stop_reason not in ("interrupted", "terminated"):
+            scores = held_out_scores(prepared.parts.guide, split, seed=seed, progress=progress)
+    known = (result.history, corpus, result, texts, split, scores)
+    return Run(None, result.model, config, facts, *known)
 
 
 class Prepared(NamedTuple):

@@ -34,19 +34,19 @@ def main() -> None:
         1, 3, figsize=(13, 3.3), width_ratios=(1, 1.2, 1), layout="constrained"
     )
     blue, orange = lntm.plotting.use_style()[:2]
-    for row, one in enumerate(told["difference"]):
+    for row, one in enumerate(told["difference"].itertuples()):
         left.plot([one.lower, one.upper], [row, row], color=blue)
         left.plot(one.estimate, row, "o", color=blue)
         left.plot(told["true"][one.name], row, "x", color=orange)
     left.axvline(0, color="grey", linewidth=0.8)
-    left.set_yticks(range(6), [one.name for one in told["difference"]])
+    left.set_yticks(range(6), told["difference"]["name"])
     left.invert_yaxis()
     left.set_title("Effects of a column, 95 % intervals")
     left.set_xlabel("right minus left, blogs at random (cross: truth)")
     lntm.plotting.path_plot(told["model"], "economy", told["moved"], ax=middle)
     middle.set_title("Words of a topic move with time, 95 % bands")
     lntm.plotting.tree_plot(told["tree"], ax=right)
-    right.set_title("Topics in groups")
+    right.set_title("Topics in groups", pad=16)
     figure.savefig(FIGURE, dpi=100, metadata={"Software": None})
 
 

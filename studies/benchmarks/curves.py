@@ -301,7 +301,7 @@ def _race(points: list[Point]) -> str:
 
 
 def figure(result: Result) -> Figure:
-    """A panel for each corpus, a line for each system."""
+    """The picture ``docs/figures/curves.png``: a panel for each corpus, a line for each system."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import ScalarFormatter
 

@@ -127,7 +127,7 @@ def test_a_fit_is_saved_even_if_scoring_fails(counts, error, monkeypatch, capsys
 
     fit = ["fit", counts, "--out", "run", *QUICK]
     with monkeypatch.context() as patch:
-        patch.setattr(lntm.evaluation, "document_completion", fail)
+        patch.setattr(lntm.reports.scores, "document_completion", fail)
         assert main(fit) in (1, 130)
     assert lntm.load_run("run").metadata["stop_reason"]
     assert not Path("run/evaluation.json").exists()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+import zlib
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import scipy.sparse as sp
 import torch
 from support.corpora import make_corpus
 
@@ -434,50 +434,29 @@ def test_saving_keeps_names(tmp_path, index, columns):
     pd.testing.assert_frame_equal(found, corpus.metadata, check_column_type=False, check_freq=False)
 
 
-def write_npz(path, **columns) -> None:
-    """Counts as scipy writes them, with columns as the files of earlier versions have them."""
-    csr = sp.csr_matrix(np.ones((2, 2), int))
-    arrays = {"data": csr.data, "indices": csr.indices, "indptr": csr.indptr, "shape": csr.shape}
-    np.savez(path, **arrays, **columns)
-
-
-def as_bytes(text: bytes) -> np.ndarray:
-    return np.frombuffer(text, np.uint8)
-
-
-def json_columns(**changes) -> np.ndarray:
-    """Columns as files of version 1 have them, with damage."""
-    column = {"name": "a", "kind": "int", "values": [1, 2]} | changes
-    text = json.dumps({"metadata": [column], "covariates": changes.get("covariates", [])})
-    return as_bytes(text.encode())
-
-
-def test_files_of_version_1_are_read(tmp_path):
-    ids = json_columns(name="id", kind="text", values=["x", "y"], covariates=["u"])
-    write_npz(tmp_path / "toy.npz", documents=ids, covariate_0=np.array([0.5, 1.5]))
-    corpus = read_corpus(tmp_path / "toy.npz")
-    assert corpus.metadata.index.tolist() == ["x", "y"]
-    assert corpus.covariates["u"].tolist() == [0.5, 1.5]
-
-
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("name", "content", "match"),
     [
-        ({"metadata": np.array([1, 2], np.uint8)}, ""),
-        ({"covariates": as_bytes(b"[")}, ".*Expecting value"),
-        ({"covariates": as_bytes(b'["x"]')}, ".*covariate_0"),
-        ({"covariates": as_bytes(b'["x"]'), "covariate_0": np.array([1.0, NAN])}, ".*finite"),
-        ({"documents": as_bytes(b"[" * 100_000)}, ""),
-        ({"documents": as_bytes(b"{}")}, ""),
-        ({"documents": json_columns(values=[1])}, ".*'a': expected one value for each of 2"),
-        ({"documents": json_columns(values=[1, "x"])}, ".*invalid literal"),
-        ({"documents": json_columns(kind="object")}, ""),
+        ("metadata.parquet", b"\x01\x02", ""),
+        ("covariates.npz", {"covariates": b"["}, ".*Expecting value"),
+        ("covariates.npz", {"covariates": b'["x"]'}, ".*covariate_0"),
+        ("covariates.npz", {"covariates": b'["x"]', "covariate_0": [1.0, NAN]}, ".*finite"),
     ],
 )
-def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
-    write_npz(tmp_path / "toy.npz", **changes)
-    with pytest.raises(FileError, match=rf"toy\.npz: metadata or covariates are damaged{match}"):
-        read_corpus(tmp_path / "toy.npz")
+def test_damaged_columns_in_files_are_refused(tmp_path, name, content, match):
+    """Damage that the checksum has, too."""
+    corpus = Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]})
+    corpus.with_covariates({"x": [1.0, 2.0]}).save(tmp_path / "toy")
+    file, manifest = tmp_path / "toy/shard-00000" / name, tmp_path / "toy/corpus.json"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        np.savez(file, **content | {"covariates": np.frombuffer(content["covariates"], np.uint8)})
+    about = json.loads(manifest.read_text())
+    about["shards"][0]["files"][name] = zlib.crc32(file.read_bytes())
+    manifest.write_text(json.dumps(about))
+    with pytest.raises(FileError, match=rf"{name}: is damaged{match}"):
+        read_corpus(tmp_path / "toy")
 
 
 # -------------------------------------------------------------------- covariates

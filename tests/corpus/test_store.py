@@ -11,7 +11,6 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support.corpora import LDAC, dense, make_corpus, write
@@ -233,7 +232,10 @@ def test_exchanged_words_and_files_of_another_corpus_are_found(folder, corpus, t
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format_version": 6}, "format_version is 6; this version of torch_lntm reads 1, 2 and 5"),
+        (
+            {"format_version": 2},
+            "format_version is 2; this version of torch_lntm reads 5",
+        ),
         ({"shards": []}, "is damaged"),
         ({"shards": None}, "is damaged"),
         ({"num_words": 0}, "is damaged"),
@@ -249,53 +251,6 @@ def test_values_of_corpus_json_are_checked(shard, changes, match):
     (change_shard if of_shard else change)(shard.parent, **changes)
     with pytest.raises(FileError, match=match):
         read_corpus(shard.parent)
-
-
-def to_version(folder, version):
-    """Writes a folder as older versions did: whole (1) or in shards (2)."""
-    about = json.loads((folder / "corpus.json").read_text())
-    records = about.pop("shards")
-    del about["files"]
-    about |= {"format_version": version, "vocabulary": True}
-    shards = []
-    for number, record in enumerate(records):
-        shard, files = folder / f"shard-{number:05}", record.pop("files")
-        table = pd.read_parquet(shard / "metadata.parquet")
-        x = np.load(shard / "covariates.npz")["covariate_0"]
-        columns = [
-            {"name": name, "kind": kind, "values": json.loads(table[name].to_json(orient="values"))}
-            for name, kind in {"label": "text", "year": "int", "who": "text"}.items()
-        ]
-        text = json.dumps({"metadata": columns, "covariates": ["x"]}).encode()
-        np.savez(shard / "documents.npz", documents=np.frombuffer(text, np.uint8), covariate_0=x)
-        for name in ("metadata.parquet", "covariates.npz"):
-            (shard / name).unlink()
-            del files[name]
-        checksums = {name.removesuffix(".npy"): n for name, n in files.items()}
-        own = about | record | {"crc32": checksums, "documents": True}
-        if version == 1:
-            for file in shard.iterdir():
-                file.rename(folder / file.name)
-            about = own
-        else:
-            text = json.dumps(own | {"vocabulary": False}).encode()
-            (shard / "corpus.json").write_bytes(text)
-            shards.append(record | {"folder": shard.name, "crc32": zlib.crc32(text)})
-    about |= {"shards": shards} if shards else {}
-    (folder / "corpus.json").write_text(json.dumps(about))
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_folders_of_older_versions_are_read(corpus, tmp_path, version):
-    corpus.save(tmp_path / "toy", shard_size=None if version == 1 else 25)
-    to_version(tmp_path / "toy", version)
-    assert_same(read_corpus(tmp_path / "toy"), corpus)
-    if version == 2:
-        assert_same(read_corpus(tmp_path / "toy", rank=1, world_size=2), corpus[25:])
-        with (tmp_path / "toy/shard-00001/corpus.json").open("a") as file:
-            file.write(" ")
-        with pytest.raises(FileError, match=r"shard-00001/corpus.json: is damaged, or of another"):
-            read_corpus(tmp_path / "toy")
 
 
 # ------------------------------------------------------------------ writing

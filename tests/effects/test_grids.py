@@ -68,6 +68,18 @@ def test_predictions_average_the_rows_of_all_documents(
         np.testing.assert_allclose(same, beta @ rows, rtol=1e-10, atol=1e-12)
 
 
+def test_a_second_column_divides_predictions_by_a_few_values(effects, columns) -> None:
+    """Up to ten numbers are classes of their own; of more, and of days, five remain."""
+    ages = sorted({*columns["age"]})
+    found = effects.predict("date", "age").query("topic == 0")
+    assert found["age"].unique().tolist() == ages
+    assert len(found) == 50 * len(ages)
+    days = effects.predict("age", "date")["date"].unique().tolist()
+    assert days == np.sort(columns["date"])[[0, 10, 20, 29, 39]].tolist()
+    lines = effects.plot("date", by="age", topics=[0])
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == [f"{a:g}" for a in ages]
+
+
 def test_errors_name_the_value_of_the_grid(effects) -> None:
     with pytest.raises(CorpusError, match=r"value 1, .*is the first: {'party': 'Green'"):
         effects.predict(party=["Left", "Green"])

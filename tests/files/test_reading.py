@@ -1,10 +1,9 @@
-"""Files are read with a bound, and errors say what is wrong with them."""
+"""Files are read, and errors say what is wrong with them."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import math
 import os
 import threading
 import zipfile
@@ -21,13 +20,11 @@ from torch_lntm.files import reading
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.TXT.GZ"])
-def test_reading_is_bounded(tmp_path, name):
+def test_packed_files_are_unpacked(tmp_path, name):
     data = b"x" * 100_000
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
-    assert reading.read_bytes(path, 100_000) == data
-    with pytest.raises(FileError, match=rf"{name}: holds more than 99999 bytes .* max_bytes"):
-        reading.read_bytes(path, 99_999)
+    assert reading.read_bytes(path) == data
 
 
 def test_pieces_of_a_text_join_to_the_text(tmp_path, monkeypatch):
@@ -47,16 +44,6 @@ def test_pieces_of_a_text_join_to_the_text(tmp_path, monkeypatch):
         reading.read_text(tmp_path / "bad.txt")
 
 
-def test_named_pipes_and_devices_are_refused_without_waiting(tmp_path):
-    path = tmp_path / "pipe.txt"
-    os.mkfifo(path)
-    with pytest.raises(FileError, match=r"/dev/zero: .* or a device; expected a regular file"):
-        reading.read_bytes(Path("/dev/zero"))
-    for read in (reading.read_bytes, read_arrays):
-        with pytest.raises(FileError, match=r"pipe\.txt: .* a named pipe"):
-            read(path)
-
-
 def test_pipes_of_the_shell_are_read():
     end, start = os.pipe()
     writer = threading.Thread(target=lambda: (os.write(start, b"one\ntwo"), os.close(start)))
@@ -69,7 +56,7 @@ def test_pipes_of_the_shell_are_read():
 
 
 def test_folders_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(FileError, match="is a folder"):
+    with pytest.raises(FileError, match=r"cannot be read, .* directory"):
         reading.read_bytes(tmp_path)
     for read in (reading.read_bytes, read_arrays):
         with pytest.raises(FileError, match=r"no\.npz: no such file; check the path"):
@@ -90,13 +77,6 @@ def test_folders_and_missing_files_are_refused(tmp_path):
 def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expected):
     (tmp_path / "a.txt").write_bytes(data)
     assert reading.read_text(tmp_path / "a.txt") == expected
-
-
-def test_a_container_bounds_what_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_CONTAINER", tmp_path / "memory.max")
-    for text, least, most in (("300\n", 100, 100), ("max\n", 1 << 28, math.inf)):
-        (tmp_path / "memory.max").write_text(text)
-        assert least <= reading.byte_limit(0, None, packed=False) <= most
 
 
 # ------------------------------------------------------------------ arrays
@@ -121,15 +101,10 @@ def archive(path: Path, **members: bytes) -> Path:
 
 
 def test_only_the_named_arrays_are_read(tmp_path):
-    path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(10**6)), c=b"damaged")
-    found = read_arrays(path, "a", optional=("x",), max_bytes=1000)
+    path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(9)), c=b"damaged")
+    found = read_arrays(path, "a", optional=("x",))
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], [0, 1, 2])
-    with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
-        read_arrays(path, "a", optional=("b",), max_bytes=1000)
-    small = archive(tmp_path / "small.npz", a=npy(np.arange(3)), b=npy(np.arange(3)))
-    with pytest.raises(FileError, match=r"small\.npz: holds more than 200 bytes"):
-        read_arrays(small, "a", "b", max_bytes=200)
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)"])

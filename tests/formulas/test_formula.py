@@ -12,7 +12,7 @@ import pytest
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, LNTMError, MissingColumnError
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.language import MAX_LENGTH, check_formula
+from torch_lntm.formulas.language import check_formula
 
 NUM_DOCS = 30
 
@@ -112,18 +112,7 @@ def test_new_documents_get_the_same_numbers(columns, text) -> None:
         "I(lambda: 1)",
         "I(f'{age}')",
         "I('a' * 1000)",
-        "I(9 ** 5 ** 5)",
-        "I(age ** age)",
-        "I(2 ** age)",
-        "bs(age, df=100000000)",
         "bs(age, _state=[1])",
-        "(party + age) ** 30",
-        "(party + age) ^ 30",
-        "*".join(f"(1 + x{j})" for j in range(30)),
-        ":".join(f"(a{j} + b{j} + c{j} + d{j})" for j in range(12)),
-        "/".join(f"(a{j} + b{j})" for j in range(12)),
-        "((party + age) ^ 4) ^ 4",
-        "(party + age) ^ 999999999",
         "(party + age) ** 0",
         "(party + age) ^ (0)",
         "(party + age) ** 00 + age",
@@ -134,7 +123,6 @@ def test_new_documents_get_the_same_numbers(columns, text) -> None:
         "Q('age')",
         "age +",
         "I(\x00)",
-        "x" * (MAX_LENGTH + 1),
         "",
         3,
     ],

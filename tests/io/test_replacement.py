@@ -34,8 +34,8 @@ def between_reads(monkeypatch, number, act):
     real, opened = reading.open_bytes, []
 
     @contextmanager
-    def open_bytes(path, *options):
-        with real(path, *options) as contents:
+    def open_bytes(path):
+        with real(path) as contents:
             opened.append(path)
             if len(opened) == number:
                 act()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import shlex
 import subprocess
 import warnings
@@ -25,7 +24,6 @@ from torch_lntm.cli.documents import (
     Computation,
     Documents,
     RunDocuments,
-    completion,
     source_of,
 )
 from torch_lntm.cli.launch import STOPPED
@@ -217,7 +215,9 @@ def evaluate(
             say(f"completion and likelihood of the {len(test)} documents held out from the fit")
     results: list[Any] = []
     if "completion" in chosen:
-        results += completion(run.guide(), test, train, **options, **documents.random)
+        results += lntm.reports.scores.completion(
+            run.guide(), test, train, **options, **documents.random
+        )
     if "likelihood" in chosen and test.num_tokens == 0:
         say("the documents have no words, so the likelihood per token is undefined")
     elif "likelihood" in chosen:
@@ -443,7 +443,7 @@ def convert(
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-    corpus = documents.read(max_bytes=math.inf)
+    corpus = documents.read()
     corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
         say(corpus.preparation)
@@ -467,12 +467,13 @@ def effects(
     print_as: Literal["text", "json", "csv"] = "text",
     figure: str | None = None,
     **options: Any,
-) -> None:
+) -> int:
     """Print how the topic proportions depend on the documents' metadata.
 
     CORPUS defaults to the corpus of the fit, including the held-out documents. Differences of
     predictions and the effects of a random term's levels are available only in Python, as
-    effects.difference and effects.levels.
+    effects.difference and effects.levels. Ctrl-C during the regressions of the logit ends them
+    early, and the effects of the draws until then are printed.
 
     Args:
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
@@ -496,7 +497,8 @@ def effects(
         level: Probability of the intervals.
         predict: Column for predictions: print the expected proportions at its values instead of
             coefficients.
-        by: Second column for predictions, which are printed for each of its levels.
+        by: Second column for predictions, which are printed for each of its levels, or for at most
+            ten numbers.
         print_as: Output format.
         figure: File for a figure of the predictions, such as effects.png. Needs --predict, and is
             clearest with only a few --topics.
@@ -523,13 +525,12 @@ def effects(
         save_figure(found.plot(str(predict), by=by, level=level).figure, figure)
     if print_as == "text" and predict is None:
         show(found.summary(level))
-        return
-    say(repr(found))  # the summary begins with the same lines
-    if predict is None:
-        rows = found.table(level)
     else:
-        rows = found.predict(*filter(None, (predict, by)), level=level)
-    show(lntm.frames.render(rows, print_as))
+        say(repr(found))  # the summary begins with the same lines
+        columns = [name for name in (predict, by) if name]
+        rows = found.predict(*columns, level=level) if columns else found.table(level)
+        show(lntm.frames.render(rows, print_as))
+    return STOPPED["interrupted"] if found.interrupted else 0
 
 
 def _own_formula(model: Any) -> str:

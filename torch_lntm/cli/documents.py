@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from torch_lntm.corpus import Corpus
     from torch_lntm.corpus.readers.formats import Format
-    from torch_lntm.evaluation import CompletionResult
-    from torch_lntm.guides import Guide
     from torch_lntm.inference import DrawSource
     from torch_lntm.io import Run
 
@@ -130,9 +128,9 @@ class Documents:
             options["stop_words"] = read_lines(Path(words))
         return options
 
-    def read(self, **more: Any) -> Corpus:
-        """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
-        return lntm.read_corpus(self.path, **self.options, **more)
+    def read(self) -> Corpus:
+        """Read the corpus."""
+        return lntm.read_corpus(self.path, **self.options)
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
@@ -266,47 +264,3 @@ def source_of(run: Run, source: str, seed: int) -> DrawSource:
     """
     by_chains = run.sampled if source == "auto" else source == "chains"
     return run.chains(seed=seed) if by_chains else run.guide()
-
-
-def completion(
-    guide: Guide[Any],
-    test: Corpus,
-    train: Corpus | None,
-    *,
-    observed_fraction: float = 0.5,
-    theta: Any = "exact",
-    **random: Any,
-) -> list[CompletionResult]:
-    """Results of document completion.
-
-    A bursty model has 2 results: with repeated words, and by its topics alone.
-
-    Args:
-        guide: The guide of the model.
-        test: Documents to score.
-        train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
-        observed_fraction: As for :func:`~torch_lntm.evaluation.document_completion`.
-        theta: As for :func:`~torch_lntm.evaluation.document_completion`.
-        **random: The arguments ``seed`` and ``progress``.
-    """
-    from torch_lntm.kernels.fused import with_threads
-
-    hold_out = test.hold_out_words(observed_fraction, seed=random["seed"])
-    if hold_out.held_out.num_tokens == 0:
-        say("completion needs a document with at least 2 words")
-        return []
-    bursty = guide.model.words.cache_weight is not None and theta != "integrated"
-    weights: list[Any] = ["model", None] if bursty else [None]
-    options = {"observed_fraction": observed_fraction, "theta": theta, **random}
-    options["guide"] = None if theta == "exact" else guide
-    with with_threads(guide.model.topics.probs):
-        results: list[CompletionResult] = [
-            lntm.evaluation.document_completion(guide.model, test, cache_weight=weight, **options)
-            for weight in weights
-        ]
-    if train is not None:
-        results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
-        if results[-2].perplexity > results[-1].perplexity:
-            better = "a unigram model predicts these documents better than the topic model"
-            say(f"warning: {better}; the model may have too many topics, or too few documents")
-    return results

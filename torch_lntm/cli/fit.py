@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, register_command, say, show, takes
-from torch_lntm.cli.documents import Computation, Documents, completion
+from torch_lntm.cli.documents import Computation, Documents
 from torch_lntm.cli.launch import STOPPED, processes_on
 from torch_lntm.cli.values import lists_option
 from torch_lntm.errors import ConfigError, require_whole
@@ -253,11 +253,8 @@ class _Task:
 
     def scores(self) -> pd.DataFrame | None:
         """Scores of the held-out documents; ``None`` if there are none."""
-        if self.split is None:
-            return None
         random = {name: self.config[name] for name in ("seed", "progress")}
-        results = completion(self.parts.guide, self.split.test, self.split.train, **random)
-        return lntm.reports.score_table(*results) if results else None
+        return lntm.reports.scores.held_out_scores(self.parts.guide, self.split, **random)
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""

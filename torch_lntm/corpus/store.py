@@ -22,12 +22,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.archive import (
-    pack_covariates,
-    read_arrays,
-    to_parquet,
-    unpack_columns,
-)
+from torch_lntm.corpus.archive import from_parquet, pack_covariates, read_covariates, to_parquet
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
@@ -37,10 +32,10 @@ from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
 
-#: Version of the format. :func:`_modern` reads older versions.
+#: Version of the format.
 FORMAT_VERSION = 5
 ABOUT, VOCABULARY = "corpus.json", "vocabulary.txt"
-METADATA, COVARIATES, DOCUMENTS = "metadata.parquet", "covariates.npz", "documents.npz"
+METADATA, COVARIATES = "metadata.parquet", "covariates.npz"
 #: Types of the arrays of a shard.
 ARRAYS: dict[str, Any] = {
     "row_offsets.npy": np.int64,
@@ -149,16 +144,11 @@ def _write(file: Path, content: bytes) -> int:
 # -------------------------------------------------------------------- reading
 
 
-def read_store(
-    path: Path,
-    max_bytes: float | None = None,
-    part: tuple[int, int] | None = None,
-) -> dict[str, Any]:
+def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any]:
     """Reads a corpus's folder. The counts are checked and memory-mapped.
 
     Args:
         path: The folder.
-        max_bytes: Maximum number of bytes of the vocabulary, the metadata and the covariates.
         part: Rank and number of the processes. Only the shards of this rank are opened. ``None``
             opens all.
 
@@ -166,8 +156,8 @@ def read_store(
         The parts of a ``Corpus`` by name.
 
     Raises:
-        FileError: A file is missing, damaged, truncated or too large, or the files belong to
-            different corpora.
+        FileError: A file is missing, damaged or truncated, or the files belong to different
+            corpora.
         CorpusError: There are fewer shards than processes.
     """
 
@@ -179,10 +169,10 @@ def read_store(
         arrays = [_read_arrays(folder, shard, about["num_words"]) for shard in shards]
         ends = np.cumsum([0, *(offsets[-1] for offsets, *_ in arrays)])
         offsets = [x[i > 0 :] + ends[i] if i else x for i, (x, *_) in enumerate(arrays)]
-        table, covariates = _read_columns(folder, shards, sum(sizes[:first]), max_bytes)
+        table, covariates = _read_columns(folder, shards, sum(sizes[:first]))
         words = None
         for name, checksum in about["files"].items():
-            words = read_vocabulary(folder / name, about["num_words"], max_bytes, checksum)
+            words = read_vocabulary(folder / name, about["num_words"], checksum)
         text = json.dumps([about["num_words"], words, about["shards"]], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
         place = Part((first, after), tuple(sizes), digest, path.absolute())
@@ -207,54 +197,32 @@ def read_columns(path: Path) -> tuple[pd.DataFrame, Arrays]:
     Raises:
         FileError: A file is missing or damaged, or belongs to another corpus.
     """
-    return _read_columns(path, read_manifest(path)["shards"], 0, None)
+    return _read_columns(path, read_manifest(path)["shards"], 0)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Contents of a folder's ``corpus.json`` in the form of the present version.
+    """Contents of a folder's ``corpus.json``.
 
     Raises:
-        FileError: The file is missing, damaged or too large.
+        FileError: The file is missing or damaged, or another version wrote it.
     """
     file = path / ABOUT
     with read_errors(file, "is damaged; make the folder again", Exception):
         about: dict[str, Any] = json.loads(read_bytes(file))
         version = about["format_version"]
-        if version not in (1, 2, FORMAT_VERSION):
+        if version != FORMAT_VERSION:
             raise FileError(
-                f"{file}: format_version is {version!r}; this version of torch_lntm reads 1, 2 and "
-                f"{FORMAT_VERSION}"
+                f"{file}: format_version is {version!r}; this version of torch_lntm reads "
+                f"{FORMAT_VERSION}; read the documents again, and save them by corpus.save"
             )
-        if version < FORMAT_VERSION:
-            about = _modern(path, about)
-        else:
-            about["shards"] = [x | {"folder": _name(i)} for i, x in enumerate(about["shards"])]
+        about["shards"] = [x | {"folder": _name(i)} for i, x in enumerate(about["shards"])]
         sizes = [shard[name] for shard in about["shards"] for name in ("num_docs", "num_entries")]
         names = {name for shard in about["shards"] for name in shard["files"]} | {*about["files"]}
         if {int} != {*map(type, sizes)} or not 0 < int(about["num_words"]) <= _MAX_WORDS:
             raise ValueError("sizes are whole numbers, and a corpus has documents and words")
-        if names - {*ARRAYS, METADATA, COVARIATES, DOCUMENTS, VOCABULARY}:
+        if names - {*ARRAYS, METADATA, COVARIATES, VOCABULARY}:
             raise ValueError(f"the names of the files are {', '.join(sorted(names))}")
-        return about | {"preparation": about.get("preparation")}
-
-
-def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder of versions 1 and 2, in today's form.
-
-    Version 1 had no shards, so the folder counts as its own single shard. In version 2, each shard
-    keeps the checksums of its arrays in a ``corpus.json`` of its own. In both, the vocabulary and
-    the columns in ``documents.npz`` have no checksums.
-    """
-    shards = []
-    for number, shard in enumerate(about.get("shards", [about])):
-        folder = _name(number) if "shards" in about else "."
-        if folder != ".":
-            shard = json.loads(_read_checked(path / folder / ABOUT, shard["crc32"]))
-        files = {f"{name}.npy": checksum for name, checksum in shard["crc32"].items()}
-        files |= {DOCUMENTS: None} if shard.get("documents") else {}
-        sizes = {name: shard[name] for name in ("num_docs", "num_entries")}
-        shards.append(sizes | {"folder": folder, "files": files})
-    return about | {"files": {VOCABULARY: None} if about["vocabulary"] else {}, "shards": shards}
+        return about
 
 
 def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) -> tuple[int, int]:
@@ -321,16 +289,16 @@ def damaged(file: Path | str) -> FileError:
     return FileError(f"{file}: {problem}")
 
 
-def _read_checked(file: Path, checksum: int | None, max_bytes: float | None = None) -> bytes:
+def _read_checked(file: Path, checksum: int | None) -> bytes:
     """Contents of a file with this checksum; ``None`` if unknown."""
-    content = read_bytes(file, max_bytes)
-    if checksum is not None and zlib.crc32(content) != checksum:
+    content = read_bytes(file)
+    if checksum not in (None, zlib.crc32(content)):
         raise damaged(file)
     return content
 
 
 def _read_columns(
-    path: Path, shards: Sequence[dict[str, Any]], first: int, max_bytes: float | None
+    path: Path, shards: Sequence[dict[str, Any]], first: int
 ) -> tuple[pd.DataFrame, Arrays]:
     """Metadata and covariates of neighbouring shards.
 
@@ -338,45 +306,41 @@ def _read_columns(
         path: The folder.
         shards: Records of the shards.
         first: Position of their first document in the corpus.
-        max_bytes: As for :func:`read_store`.
     """
     tables, covariates = [], []
     for shard in shards:
-        folder, arrays = path / shard["folder"], {}
-        for name in [name for name in shard["files"] if name not in ARRAYS]:
-            content = _read_checked(folder / name, shard["files"][name], max_bytes)
-            if name == METADATA:
-                arrays["metadata"] = np.frombuffer(content, np.uint8)
-            else:
-                optional = ("covariate", "documents")
-                arrays |= read_arrays(folder / name, optional=optional, max_bytes=max_bytes)
-        table, own = unpack_columns(folder, arrays, shard["num_docs"])
-        bare = pd.DataFrame(index=pd.RangeIndex(shard["num_docs"]))
-        tables.append(bare if table is None else table)
+        files, num_docs = shard["files"], shard["num_docs"]
+        table, own = pd.DataFrame(index=pd.RangeIndex(num_docs)), Arrays()
+        if METADATA in files:
+            file = path / shard["folder"] / METADATA
+            content = _read_checked(file, files[METADATA])
+            with read_errors(file, "is damaged; save the corpus again", Exception):
+                table = from_parquet(content, num_docs)
+        if COVARIATES in files:
+            file = path / shard["folder"] / COVARIATES
+            _read_checked(file, files[COVARIATES])
+            own = read_covariates(file, num_docs)
+        tables.append(table)
         covariates.append(own)
     table = tables[0] if len(tables) == 1 else pd.concat(tables)
-    # No names, or of an older version, whose ids may repeat.
-    if all(is_default(each.index) for each in tables) or not table.index.is_unique:
+    if all(is_default(each.index) for each in tables):
         table = table.set_axis(pd.RangeIndex(first, first + len(table)))
     names = covariates[0]
     return table, frozen({n: np.concatenate([each[n] for each in covariates]) for n in names})
 
 
-def read_vocabulary(
-    path: Path, num_words: int, max_bytes: float | None = None, checksum: int | None = None
-) -> tuple[str, ...] | None:
+def read_vocabulary(path: Path, num_words: int, checksum: int | None) -> tuple[str, ...] | None:
     """Reads a file with a word per line.
 
     Args:
         path: The file.
         num_words: Expected number of words.
-        max_bytes: Maximum size of the file in bytes.
-        checksum: Checksum of the file; ``None`` if unknown.
+        checksum: Checksum of the file; ``None`` if unknown, as for old models.
 
     Raises:
         FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
-    content = _read_checked(path, checksum, max_bytes)
+    content = _read_checked(path, checksum)
     with read_errors(path, "is no vocabulary; is it truncated?", ValueError):
         *words, rest = content.decode().split("\n")
         return check_vocabulary([*words, rest] if rest else words, num_words)

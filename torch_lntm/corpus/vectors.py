@@ -136,13 +136,11 @@ class WordVectors:
 def read_vectors(path: str | Path, vocabulary: Iterable[str] | None) -> WordVectors:
     r"""Reads the vectors of a vocabulary's words from a file, and no others.
 
-    The first three of these formats may be gzipped:
+    These formats may be gzipped:
 
     * Text of GloVe: a word and its numbers on each line.
     * Text of word2vec and fastText (``.vec``): the same under a line with two sizes.
     * Binary files of word2vec.
-    * An array ``NAME.npy`` with a word per line in ``NAME.txt``, ``NAME.words.txt`` or
-      ``NAME.vocab.txt``.
 
     A file is read in one pass, with memory for the vectors that serve.
 

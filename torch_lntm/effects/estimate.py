@@ -20,7 +20,7 @@ from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
-from torch_lntm.errors import ConfigError, CorpusWarning, require_one, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, knows_its_options, require_one, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import Survey, read_survey
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
@@ -43,6 +43,7 @@ NO_ROBUST_ERRORS = (
 
 
 @torch.no_grad()
+@knows_its_options
 def estimate(
     model: TopicModel | Fitted,
     source: DrawSource | Tensor | NDArray[Any] | None,
@@ -133,6 +134,8 @@ def estimate(
         NumericalError: The logit did not converge.
 
     Warns:
+        UnreliableEstimateWarning: Ctrl-C ended the regressions of the logit early; the effects are
+            those of the draws until then, if there are 2 or more.
         CorpusWarning: A document or a cluster alone determines an effect, so that its robust
             standard error does not exist: it is classical for a document, and infinite for a
             cluster. Or a topic is almost absent for some values of the columns.
@@ -161,11 +164,10 @@ def estimate(
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
     drawn = _of_array(of, source, corpus.num_docs)
-    proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options)
-    if proportions.num_draws < 2:
-        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
+    proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options).several()
     parts = partial(regressed.parts, proportions, rows, link)
     regression = REGRESSIONS[link](design, parts, regressed.responses, kind, progress)
+    used = proportions.take(num_draws=len(regression.deviations))  # fewer after Ctrl-C
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
     return Effects(
@@ -175,9 +177,10 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(outcome, on, link, method, proportions, corpus.lengths[rows]),
+        notes=_notes(outcome, on, link, method, used, corpus.lengths[rows]),
         model=proportions.model,
-        num_draws=proportions.num_draws,
+        num_draws=used.num_draws,
+        interrupted=used.num_draws < proportions.num_draws,
         groups=regressed.groups,
         measure=regressed.measure,
         num_chains=proportions.num_chains,

@@ -38,6 +38,8 @@ Others = Literal["average", "typical"]
 Link = Literal["logit", "identity"]
 #: Grid values of a number or date.
 GRID = 50
+#: Numbers of which each is a level of its own, where a second column divides predictions.
+FEW = 10
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
 #: Largest R-hat of chains that agree.
@@ -155,6 +157,7 @@ class Effects:
         num_chains: Number of joint chains that made the draws in turn, or 0.
         constant: Positions of responses that are constant, such as the sum over all topics. They
             have no errors and no tests.
+        interrupted: Whether Ctrl-C ended the regressions, so that there are fewer draws.
     """
 
     formula: Formula
@@ -170,6 +173,7 @@ class Effects:
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
     constant: tuple[int, ...] = ()
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         notes = [*self.notes, *filter(None, [self.agreement])]
@@ -393,8 +397,8 @@ class Effects:
         intervals stay between 0 and 1 too, because they are formed on the logit scale.
 
         Args:
-            *names: Columns to vary over all levels, or over 50 values from the smallest to the
-                largest.
+            *names: Columns to vary over their :meth:`grid`; all but the first over a ``few``
+                values.
             level: Probability of the intervals.
             others: Values of the other columns. ``"average"`` keeps each document's own values and
                 averages the predictions over all documents; ``"typical"`` takes the median of
@@ -420,7 +424,7 @@ class Effects:
             >>> effects.predict("party")["party"].tolist()[:2]
             ['left', 'right']
         """
-        grids = {name: self.grid(name) for name in names}
+        grids = {name: self.grid(name, few=name != names[0]) for name in names}
         grids |= {name: self._several(name, value) for name, value in values.items()}
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
@@ -468,8 +472,8 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in pair]
-        return self._estimates([one.less(other)], [{**fixed, name: " − ".join(texts)}], level)
+        texts = " − ".join(map(_told, pair))
+        return self._estimates([one.less(other)], [{**fixed, name: texts}], level)
 
     def avg_comparisons(
         self, *names: str, by: str | Sequence[str] = (), level: float = 0.95, **contrasts: Any
@@ -555,7 +559,7 @@ class Effects:
 
         Args:
             name: The column.
-            by: A column of levels. Each level has its own colour.
+            by: A column, whose values each have their own colour; see ``few`` in :meth:`grid`.
             topics: Topics to draw, by number or name, and names of groups of topics. Defaults to
                 all. Several topics with lines or with ``by`` have a panel each, with scales in
                 common.
@@ -571,7 +575,7 @@ class Effects:
         """
         from torch_lntm.plotting.lines import Series, plot_effects
 
-        levels = [None] if by is None else self.grid(by)
+        levels = [None] if by is None else self.grid(by, few=True)
         options = options if by is None else {**options, by: levels}
         rows = self.predict(name, **options)
         kind, drawn = self.formula.kinds.get(name, "text"), self._drawn(topics)
@@ -585,12 +589,14 @@ class Effects:
             ends = points[["estimate", "lower", "upper"]].to_numpy()
             if self.measure == "proportion":
                 ends = ends.clip(0)  # intervals of a linear regression can reach below 0
-            of_class = "" if value is None else str(value)
+            of_class = "" if value is None else _told(value)
             told = f"{label}, {of_class}".rstrip(", ") if alone and not title else of_class
             series = Series(told or label, points[_key(name)].tolist(), ends)
             panels.setdefault(title if alone else label, []).append(series)
         along = f"expected {self.measure}, {options.get('level', 0.95):.0%} intervals"
-        return plot_effects(panels, kind, name, along, ax=ax)
+        return plot_effects(
+            panels, kind, name, along, ax=ax, classes=by if title or not alone else None
+        )
 
     def plot_difference(
         self,
@@ -640,13 +646,15 @@ class Effects:
         ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
         return ax
 
-    def grid(self, name: str) -> list[Any]:
+    def grid(self, name: str, few: bool = False) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.
 
         The grid has 50 values at equal distances, or at equal ratios if the column is skewed.
 
         Args:
             name: The column.
+            few: Take all values of a column of up to 10 numbers or dates, and otherwise five of
+                them: the smallest, the largest and the quartiles.
 
         Raises:
             ConfigError: The formula does not read the column.
@@ -656,8 +664,11 @@ class Effects:
             return list(self.formula.random[name])
         column, kind = self.columns[name].to_numpy(), self.formula.kinds[name]
         distinct_values = sorted(set(column.tolist()))
-        if self._has_levels(name) or len(distinct_values) <= 2:
+        if self._has_levels(name) or len(distinct_values) <= (FEW if few else 2):
             return distinct_values
+        if few:
+            ordered = sorted(column.tolist())
+            return sorted({ordered[round(q * (len(ordered) - 1))] for q in (0, 0.25, 0.5, 0.75, 1)})
         if kind == "date":
             days = np.array([value[:10] for value in distinct_values], "datetime64[D]")
             first, last = days[[0, -1]].astype(np.int64).tolist()
@@ -976,6 +987,11 @@ class Effects:
             p_value = 2 * scipy.stats.t.sf(np.abs(statistic), freedom)
             frame = frame.assign(statistic=statistic, df=freedom, p_value=p_value)
         return frame.assign(lower=lower, upper=upper)
+
+
+def _told(value: Any) -> str:
+    """A value of a column in words."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _key(column: str) -> str:

@@ -145,6 +145,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         signature = inspect.Signature(parameters)
 
         def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+            for name in ("num_topics", "n_topics"):  # as elsewhere
+                if name in options:
+                    raise TypeError(f"{cls.__name__} takes no {name}; did you mean n_components?")
             bound = bind(cls.__name__, signature, (self, *arguments), options)
             bound.apply_defaults()
             vars(self).update({n: v for n, v in bound.arguments.items() if n != "self"})
@@ -427,15 +430,6 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
         return model.topic_table(shares, top_n=top_n, num_correlated=2)
-
-    @property
-    def topic_names_(self) -> tuple[str, ...]:
-        """Name of each topic; see :attr:`TopicModel.topic_names`. Can be set."""
-        return self.model_.topic_names
-
-    @topic_names_.setter
-    def topic_names_(self, names: Any) -> None:
-        self.model_.topic_names = names
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Names of the columns of :meth:`transform`: the names of the topics.

@@ -76,8 +76,7 @@ def coherence(
         tensor([True])
     """
     require_one(MEASURES, measure=measure)
-    if top_n < 2:
-        raise ConfigError(f"top_n is {top_n}; expected at least 2, for pairs of words")
+    require_whole(2, top_n=top_n)  # for pairs of words
     if not 0 < smoothing < math.inf:
         raise ConfigError(f"smoothing is {smoothing}; expected a positive number")
     corpus = as_corpus(corpus, allow_empty=True)
@@ -128,8 +127,7 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
         >>> lntm.evaluation.topic_diversity([["tax", "vote"], ["vote", "rain"]])
         0.75
     """
-    if top_n < 1:
-        raise ConfigError(f"top_n is {top_n}; expected at least 1")
+    require_whole(1, top_n=top_n)
     rows = [words[:top_n] for words in _top_words(topics, top_n, None)]
     return len(np.unique(np.concatenate(rows))) / sum(len(row) for row in rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -495,6 +496,8 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
     if not isinstance(guide, Guide):
         swapped = isinstance(guide, TopicModel)
         argument = "a TopicModel" if swapped else f"{guide!r:.80}"
+        if inspect.ismethod(guide):
+            argument = f"the method {guide.__name__}, which must be called: {guide.__name__}()"
         raise ConfigError(
             f"guide is {argument}; expected a guide of this model, such as "
             "torch_lntm.guides.make_guide(None, model)"

@@ -219,6 +219,16 @@ class ThetaDraws:
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
 
+    def several(self) -> Self:
+        """These draws, if there are at least 2 of each document, for variances between them.
+
+        Raises:
+            ConfigError: There is 1.
+        """
+        if self.num_draws < 2:
+            raise ConfigError(f"{self!r}; expected at least 2 draws")
+        return self
+
     def of_selection(self, positions: Positions) -> ThetaDraws:
         """Draws of the selection ``corpus[positions]``, whose documents count from 0.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, require_one, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require_one, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
@@ -123,6 +123,7 @@ class DocumentTopics:
 
 
 @torch.no_grad()
+@knows_its_options
 def transform(
     source: DrawSource,
     corpus: Corpus,

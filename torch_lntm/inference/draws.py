@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import IncompatibleGuideError, require_whole
+from torch_lntm.errors import IncompatibleGuideError, knows_its_options, require_whole
 from torch_lntm.guides.guide import Guide, require_guide
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
 from torch_lntm.models import TopicModel
@@ -39,6 +39,7 @@ class DrawSource(Protocol):
         """Draws of the documents; see :func:`theta_draws`."""
 
 
+@knows_its_options
 def theta_draws(
     source: DrawSource,
     corpus: Corpus,

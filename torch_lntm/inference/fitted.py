@@ -58,6 +58,11 @@ class Fitted(ABC):
     def settings(self) -> dict[str, Any]:
         """Settings and results of the fit by name, for a report."""
 
+    @property
+    def training(self) -> Corpus:
+        """The documents of the fit, without any that it held out."""
+        return self.check_corpus()
+
     def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
         """The topics in words with their shares, the largest first.
 
@@ -166,6 +171,11 @@ class Fitted(ABC):
     def move(self, *words: str, to: int | str, **options: Any) -> RefinedResult:
         """Move words to a topic, and go on; see :func:`~torch_lntm.inference.refine`."""
         return self._refine(move=dict.fromkeys(words, to), **options)
+
+    def _summary(self, source: DrawSource, corpus: Corpus) -> Any:
+        from torch_lntm.reports import summarise_corpus
+
+        return summarise_corpus(source, corpus, progress=False)
 
     def _refine(self, **changes: Any) -> RefinedResult:
         from torch_lntm.inference.steering import refine

@@ -135,7 +135,7 @@ def refine(
 
     Args:
         fit: The fit: a result, or a run of :func:`~torch_lntm.load_run`.
-        corpus: The documents. Defaults to those of the fit.
+        corpus: The documents. Defaults to those of the fit, without the held-out ones.
         split: Numbers of parts by topic, such as ``{7: 3}``. A small model of the topic's tokens
             proposes the parts.
         absorb: Lists of topics. The first of each absorbs the others, with their keywords.
@@ -167,7 +167,7 @@ def refine(
     model = fit.model
     if model.construction is None:
         raise ConfigError("the model has no registered constructor; see lntm.models.register")
-    corpus = model.encode(fit.check_corpus(corpus))
+    corpus = model.encode(fit.training if corpus is None else fit.check_corpus(corpus))
     decision = _Decision.of(model, split or {}, absorb, forbid, move or {})
     with model.topics.cached():
         topics = _topics_of(fit, corpus, seed)

@@ -143,7 +143,7 @@ def read_model(folder: Path) -> TopicModel:
     model = remake_model(about, tensors, file, folder / TENSORS)
     if about.get("vocabulary"):
         with read_errors(file, "is damaged", _INVALID):
-            words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
+            words = folder / VOCABULARY, model.num_words, checksums.get(VOCABULARY)
             model.vocabulary = read_vocabulary(*words)
     return model
 

@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers import TOKENS
 from torch_lntm.corpus.splits import Split, load_split
@@ -66,7 +68,7 @@ class Run(Fitted):
         metadata: Facts about the fit: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``,
             ``date`` and others.
         history: A record per iteration; see :class:`~torch_lntm.inference.FitResult`.
-        corpus: The documents of the fit, if they are known.
+        corpus: The documents of the fit, with those that it held out, if they are known.
         result: The result of the fit, if it is fresh.
         texts: Texts of the documents, if they are known, for reports.
     """
@@ -79,6 +81,8 @@ class Run(Fitted):
     corpus: Corpus | None = None
     result: FitResult | None = None
     texts: Iterable[str] | None = None
+    _split: Split[Corpus] | None = None
+    _scores: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f"{str(self.path)!r}, "
@@ -90,22 +94,45 @@ class Run(Fitted):
         lines = [f"{self!r}", "", f"topic   share   {'name':<{width}}   top words"]
         for row in topics.itertuples():
             lines.append(f"{row.topic:>5}  {row.share:>6.1%}   {row.name:<{width}}   {row.words}")
+        if (scores := self.scores) is not None:
+            of_method = [
+                f"{row.value:.1f} ± {row.std_error:.1f} by {row.method.partition(',')[0]}"
+                for row in scores.itertuples()
+            ]
+            held_out = f"{scores['metric'][0]} of {scores['documents'][0]} held-out documents"
+            lines += ["", f"{held_out}: {', '.join(of_method)}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """The topics as a table, for notebooks."""
-        return self.topics.style.format({"share": "{:.1%}"}).hide(axis="index").to_html()
+        shown = self.topics.drop(columns=["lower", "upper"])
+        return shown.style.format({"share": "{:.1%}"}).hide(axis="index").to_html()
 
     @property
     def topics(self) -> pd.DataFrame:
-        """A row for each topic, the largest first: ``topic``, ``name``, ``share`` and ``words``.
+        """A row for each topic, the largest first.
 
-        A topic without a name of its own is named by words that tell it from the others.
+        The columns are ``topic``, ``name``, ``share``, the ends ``lower`` and ``upper`` of its 95 %
+        interval (:attr:`FitResult.topic_intervals`), and ``words``. A topic without a name of its
+        own is named by words that tell it from the others. The ends are NaN where they are unknown.
         """
         frame = self.topic_table(top_n=10).frame()[["topic", "name", "share", "words"]]
         words = name_words(self.model.topics.mean_probs, self.model.words_at, 3)
         names = labels(self.model.topic_names, words, numbered=False)
-        return frame.assign(name=[names[topic] for topic in frame["topic"]])
+        frame["name"] = [names[topic] for topic in frame["topic"]]
+        ends = self.metadata.get("topic_intervals") or np.full((2, len(frame)), np.nan)
+        frame[["lower", "upper"]] = np.transpose(ends)[frame["topic"]]
+        return frame[["topic", "name", "share", "lower", "upper", "words"]]
+
+    @property
+    def scores(self) -> pd.DataFrame | None:
+        """Scores on the documents that the fit held out, a row for each; ``None`` without them.
+
+        See :func:`~torch_lntm.reports.score_table`.
+        """
+        from torch_lntm.reports import scores
+
+        return self.read(EVALUATION, scores.read_scores) if self._scores is None else self._scores
 
     @cached_property
     def documents(self) -> pd.DataFrame:
@@ -181,7 +208,10 @@ class Run(Fitted):
         """
         if self.result is None:
             raise ConfigError(f"the run is in {self.path} already; copy this folder")
-        facts = {"metadata": self.metadata, **options}
+        from torch_lntm.reports import scores
+
+        of_test = None if self._scores is None else scores.score_records(self._scores)
+        facts = {"metadata": self.metadata, "split": self._split, "evaluation": of_test, **options}
         return save_run(path, self.model, self.result, self.config, **facts)
 
     @property
@@ -203,13 +233,19 @@ class Run(Fitted):
             CorpusError: The corpus is different, or the file is damaged.
             ConfigError: Documents were held out, and the file is missing.
         """
-        split = self.read(SPLIT, lambda path: load_split(path, corpus))
+        split = self._split or self.read(SPLIT, lambda path: load_split(path, corpus))
         if split is None and self.config.get("test_fraction"):
             raise ConfigError(
                 f"{self.path}/{SPLIT}: no such file, but documents were held out; is the folder "
                 "complete?"
             )
         return split
+
+    @property
+    def training(self) -> Corpus:
+        """The documents of the fit, without those that it held out."""
+        split = self.split_documents(self.check_corpus())
+        return self.check_corpus() if split is None else split.train
 
     def read(self, name: str, reader: Callable[[Path], T]) -> T | None:
         """Read a file of the run's folder.
@@ -300,7 +336,7 @@ def save_run(
 
 def facts_of(result: FitResult) -> dict[str, Any]:
     """What a run says about its fit: the content of ``metadata.json``."""
-    shares = result.topic_shares
+    shares, intervals = result.topic_shares, result.topic_intervals
     versions = {name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")}
     facts = {
         "stop_reason": result.stop_reason,
@@ -309,6 +345,7 @@ def facts_of(result: FitResult) -> dict[str, Any]:
         "objective": result.history[-1]["objective"] if result.history else None,
         "seconds": round(result.seconds, 3),
         "topic_shares": None if shares is None else shares.tolist(),
+        "topic_intervals": None if intervals is None else intervals.tolist(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **versions},
     }

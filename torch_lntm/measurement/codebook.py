@@ -30,6 +30,7 @@ from torch_lntm.files.reading import read_errors
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
+from torch_lntm.inference.chains.kept import signatures
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io.hub import BOOK, pull, push
 from torch_lntm.io.models import check_saveable, remake_model
@@ -40,7 +41,7 @@ from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.topic_groups import as_groups
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: Key of the file's metadata, and the tensor with the fingerprints of the discovery documents.
 _ABOUT, _SEEN = "codebook", "discovery.documents"
 #: What the file's description has of the codebook.
@@ -508,27 +509,13 @@ def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return found
 
 
-def _hashed(texts: Sequence[Any]) -> NDArray[np.uint64]:
+def _hashed(texts: Sequence[Any]) -> NDArray[np.int64]:
     """64 bits of a hash of each text."""
     digests = (hashlib.blake2b(str(text).encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), "<u8")
+    return np.frombuffer(b"".join(digests), "<i8")
 
 
 def _fingerprints(corpus: Corpus) -> NDArray[np.int64]:
-    """Fingerprints ``(num_docs, 2)`` of each document's words with their counts, and of its name.
-
-    The first is a sum over words, so that the order of a vocabulary does not matter.
-    """
-    words = corpus.vocabulary or range(corpus.num_words)
-    codes, first = _hashed(words), []
-    for _, rows in corpus.parts():
-        counts = np.asarray(rows.counts).astype(np.uint64)
-        bits = codes[rows.word_index] ^ counts * np.uint64(0x9E3779B97F4A7C15)
-        for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # the mixer of SplitMix64
-            bits = (bits ^ bits >> np.uint64(29)) * np.uint64(multiplier)
-        bits ^= bits >> np.uint64(32)
-        starts = np.cumsum(rows.sizes) - rows.sizes
-        sums = np.add.reduceat(np.append(bits, np.uint64(0)), starts)
-        first.append(np.where(rows.sizes > 0, sums, np.uint64(0)))
-    found = np.stack([np.concatenate(first), _hashed(corpus.metadata.index)], 1)
-    return found.view(np.int64)
+    """Fingerprints ``(num_docs, 2)`` of each document's words and counts, and of its name."""
+    codes = _hashed(corpus.vocabulary or range(corpus.num_words))
+    return np.stack([signatures(corpus, codes), _hashed(corpus.metadata.index)], 1)

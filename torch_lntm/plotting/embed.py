@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -30,19 +29,14 @@ _THEMED = {
 }
 
 
-def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]) -> str:
+def to_svg(figure: Figure, name: str, title: str, description: str = "") -> str:
     """A figure as an SVG element.
-
-    An artist whose ``gid`` is in ``tips`` becomes a group with the id ``NAME-GID``, which shows its
-    tip under the mouse. Links set by ``set_url`` stay links, and inside such a group the tip also
-    announces the link.
 
     Args:
         figure: The figure.
         name: Name of the picture, which differs from those of the page's other pictures.
         title: What the picture is, for screen readers.
         description: What it shows, for screen readers.
-        tips: Texts by the ``gid`` of an artist.
     """
     import matplotlib
 
@@ -54,17 +48,13 @@ def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mappin
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]  # in a page, names have no namespace
         found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-        gid = found.pop("id", "") if element.tag == "g" else ""
+        if element.tag == "g":
+            found.pop("id", None)
         found.pop("target", None)  # a link opens here
         element.attrib = {key: _shortened(value) for key, value in found.items()}
         element.tail = None
         if element.tag == "style" or not (element.text or "").strip():
             element.text = None  # a style would apply to the whole page
-        if gid in tips:
-            element.set("id", f"{name}-{gid}")
-            _add(element, "title", tips[gid])
-            for link in element.iter("{http://www.w3.org/2000/svg}a"):
-                link.set("aria-label", tips[gid])
     _add(root, "desc", description).set("id", f"{name}-description")
     _add(root, "title", title).set("id", f"{name}-picture")
     labels = f"{name}-picture {name}-description"

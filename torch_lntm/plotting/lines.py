@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, require_level, require_whole
 from torch_lntm.guides.theta_draws import ThetaDraws
-from torch_lntm.models import DynamicTopics, TopicModel
+from torch_lntm.models import TopicModel
 from torch_lntm.models.names import find_topics
+from torch_lntm.models.topics.dynamic import require_moving
 from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ class Series(NamedTuple):
 
 
 def plot_effects(
-    panels: Mapping[str, Sequence[Series]], kind: str, across: str, along: str, *, ax: Axes | None
+    panels: Mapping[str, Sequence[Series]],
+    kind: str,
+    across: str,
+    along: str,
+    *,
+    ax: Axes | None,
+    classes: str | None = None,
 ) -> Axes:
     """Plot values with intervals: lines over numbers and dates, rows of points for levels.
 
@@ -61,6 +68,7 @@ def plot_effects(
         across: Name of the column, or of the rows.
         along: What the values are.
         ax: Axes to draw a single panel into. Defaults to a new figure.
+        classes: Title of the legend.
 
     Returns:
         The axes, of the first panel if there are several.
@@ -88,7 +96,7 @@ def plot_effects(
         each.set_title(title, fontsize="medium", parse_math=False)
     names = {"xlabel": along, "ylabel": across} if kind == "text" else {"xlabel": across}
     names = {"ylabel": along, **names}
-    options: dict[str, Any] = {"frameon": False, "fontsize": "small"}
+    options: dict[str, Any] = {"frameon": False, "fontsize": "small", "title": classes}
     if len(panels) == 1:
         axes[0].set(**names)
         if len(every[0]) > 1:
@@ -96,7 +104,7 @@ def plot_effects(
         return axes[0]
     figure = axes[0].figure
     figure.supxlabel(names["xlabel"], fontsize="medium")
-    figure.supylabel(names["ylabel"], fontsize="medium")
+    figure.supylabel(names["ylabel"].replace(", ", ",\n"), fontsize="medium")
     if len(every[0]) > 1:
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside upper left", ncols=4, **options)
@@ -180,12 +188,7 @@ def path_plot(
         >>> lntm.plotting.path_plot(years, 0, top_n=3).get_xlabel()
         'year'
     """
-    topics = model.topics
-    if not isinstance(topics, DynamicTopics):
-        raise ConfigError(
-            "the words of the model's topics do not move with time; make it by "
-            "models.stm(num_topics, corpus, content='~ rw(year)')"
-        )
+    topics = require_moving(model.topics)
     require_whole(1, top_n=top_n)
     (number,) = find_topics(model.topic_names, [topic])
     if words is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,8 +21,6 @@ NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 GRID = "#dddddd"
 #: Most letters of a name beside or below a plot.
 NAME_LETTERS = 48
-#: Colours of lines and groups, in order. The colours also differ in lightness.
-PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
 
 def use_style() -> tuple[str, ...]:
@@ -37,28 +36,10 @@ def use_style() -> tuple[str, ...]:
         >>> blue
         '#2166ac'
     """
-    import matplotlib
-    from matplotlib.rcsetup import cycler
+    import matplotlib.pyplot as plt
 
-    matplotlib.rcParams.update(
-        {
-            "axes.prop_cycle": cycler(color=PALETTE),
-            "axes.axisbelow": True,
-            "axes.grid": True,
-            "axes.spines.right": False,
-            "axes.spines.top": False,
-            "axes.titlesize": 10,
-            "axes.labelsize": 9,
-            "figure.dpi": 80,
-            "grid.color": GRID,
-            "grid.linewidth": 0.6,
-            "legend.fontsize": 8.5,
-            "legend.frameon": False,
-            "xtick.labelsize": 8.5,
-            "ytick.labelsize": 8.5,
-        }
-    )
-    return PALETTE
+    plt.style.use(Path(__file__).with_name("torch_lntm.mplstyle"))
+    return tuple(plt.rcParams["axes.prop_cycle"].by_key()["color"])
 
 
 def topic_labels(model: TopicModel, top_n: int = 3, *, numbered: bool = True) -> list[str]:

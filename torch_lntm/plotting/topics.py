@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import shortest_path
@@ -40,29 +39,13 @@ Array = NDArray[np.float64]
 _NAME, _LINE, _RADII, _LETTERS = 1.15, 0.13, (0.09, 0.19), 16
 #: Smallest correlation at the end of the scale of line widths, and the largest width in points.
 _LIMIT, _WIDEST = 0.3, 4.0
-#: Colour of the band of a line, from its core to the upper end of the interval.
-_BAND = "#f3dcc2"
-
-
-def map_size(num_topics: int, width: float = 10.0) -> tuple[float, float]:
-    """Width and height in inches of a map with room for some topics."""
-    rows = np.ceil(1.4 * num_topics / _columns(width))
-    return width, float(rows * (2 * _RADII[1] + 3 * _LINE + 0.1))
 
 
 def _columns(width: float) -> int:
     return max(1, int(width / _NAME - 0.5))
 
 
-def topic_map(
-    distance: Array,
-    names: Sequence[str],
-    shares: Array,
-    upper: Array,
-    *,
-    topics: Sequence[int],
-    ax: Axes,
-) -> dict[int, tuple[float, float]]:
+def _draw_topics(distance: Array, names: Sequence[str], shares: Array, ax: Axes) -> Array:
     """Draw topics as named circles that do not overlap, with similar topics close together.
 
     The starting point is the coordinates of classical scaling, whose distances come close to the
@@ -70,17 +53,13 @@ def topic_map(
     moves to a cell of a brick pattern, such that the sum of the squared moves is smallest.
 
     Args:
-        distance: ``(num_shown, num_shown)`` distances of the topics to show.
-        names: ``(num_shown,)`` their names.
-        shares: ``(num_shown,)`` their shares, shown as areas of circles.
-        upper: ``(num_shown,)`` upper ends of the shares' intervals, shown as dotted rings where
-            they differ.
-        topics: ``(num_shown,)`` their numbers. The circle of topic 3 has the ``gid`` ``topic-3``
-            and the link ``#topic-3``.
+        distance: ``(num_topics, num_topics)`` distances of the topics.
+        names: ``(num_topics,)`` their names.
+        shares: ``(num_topics,)`` their shares, shown as areas of circles.
         ax: Axes to draw into; their size in inches becomes their unit.
 
     Returns:
-        Places of the circles by topic.
+        ``(num_topics, 2)`` places of the circles.
     """
     figure = ax.figure.canvas.figure
     engine = figure.get_layout_engine()
@@ -95,24 +74,21 @@ def topic_map(
     places = _cells(_plane(distance), width, height, 2 * _RADII[1] + below + 0.06)
     places[:, 1] -= below / 2
     least, most = np.square(_RADII)
-    sizes = np.square(144) * (least + (most - least) * np.stack([shares, upper]) / upper.max())
-    for k, (x, y), name, (inner, outer) in zip(topics, places, lines, sizes.T, strict=True):
-        look: dict[str, Any] = {"edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
-        look["clip_on"] = False
-        gid, link = f"topic-{k}", f"#topic-{k}"
-        if outer > inner:
-            ax.scatter(x, y, outer, "none", linestyle=":", **look)
-        ax.scatter(x, y, inner, "#e9e9e9", gid=gid, urls=[link], **look)
-        middle: dict[str, Any] = {"ha": "center", "parse_math": False}
+    sizes = np.square(144) * (least + (most - least) * shares / shares.max())
+    look: dict[str, Any] = {"edgecolor": NEUTRAL, "linewidth": 0.8, "clip_on": False}
+    ax.scatter(places[:, 0], places[:, 1], sizes, "#e9e9e9", zorder=2, **look)
+    middle: dict[str, Any] = {"ha": "center", "parse_math": False}
+    below_circle: dict[str, Any] = {"va": "top", "fontsize": 7.5, "linespacing": 1.0, **middle}
+    # The white box hides lines behind the name.
+    below_circle["bbox"] = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+    for k, (x, y) in enumerate(places.tolist()):
         ax.text(x, y, str(k), va="center", fontsize=8, zorder=4, **middle)
-        # The white box hides lines behind the name.
-        middle["bbox"] = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
-        offset = (0, -np.sqrt(outer) / 2 - 3)
-        look = {"textcoords": "offset points", "va": "top", "fontsize": 7.5, "linespacing": 1.0}
-        ax.annotate("\n".join(name), (x, y), offset, zorder=3, **look, **middle)
+        offset = (0, -np.sqrt(sizes[k]) / 2 - 3)
+        about: dict[str, Any] = {"textcoords": "offset points", "zorder": 3, **below_circle}
+        ax.annotate("\n".join(lines[k]), (x, y), offset, **about)
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
-    return dict(zip(topics, map(tuple, places.tolist()), strict=True))
+    return places
 
 
 def _plane(distance: Array) -> Array:
@@ -136,48 +112,6 @@ def _cells(points: Array, width: float, height: float, needed: float) -> Array:
     rank = points.argsort(0, kind="stable").argsort(0, kind="stable") / max(size - 1, 1)
     wanted = (relative + rank) / 2 * np.array([width, height])
     return cells[linear_sum_assignment(cdist(wanted, cells, "sqeuclidean"))[1]]
-
-
-def topic_graph(
-    pairs: pd.DataFrame,
-    names: Sequence[str],
-    shares: Array,
-    upper: Array,
-    *,
-    topics: Sequence[int],
-    ax: Axes,
-) -> float:
-    """Draw topics as :func:`topic_map` does, with lines between correlated topics.
-
-    Args:
-        pairs: A row for each line: ``first`` and ``second`` topic, ``correlation``, and its
-            ``lower`` and ``upper`` end, shown by the dark core and the pale band of the line. The
-            line of topics 3 and 7 has the ``gid`` ``pair-3-7``.
-        names: As for :func:`topic_map`.
-        shares: As for :func:`topic_map`.
-        upper: As for :func:`topic_map`.
-        topics: Numbers of the topics.
-        ax: As for :func:`topic_map`.
-
-    Returns:
-        Width of a line in points at the correlation 1.
-    """
-    from matplotlib.collections import LineCollection
-
-    rows = {k: row for row, k in enumerate(topics)}
-    length = np.zeros((len(rows), len(rows)))
-    length[pairs["first"].map(rows), pairs["second"].map(rows)] = 1.2 - pairs["correlation"]
-    paths = shortest_path(length, directed=False)
-    distance = np.minimum(paths, paths[np.isfinite(paths)].max(initial=1.0))
-    places = topic_map(distance, names, shares, upper, topics=topics, ax=ax)
-    scale = _WIDEST / max(_LIMIT, pairs["correlation"].max()) if len(pairs) else _WIDEST
-    for pair in pairs.itertuples():
-        first, second = pair.first, pair.second
-        widths = [0.5 + scale * max(end, 0.0) for end in (pair.upper, pair.lower)]
-        segments = [[places[first], places[second]]] * 2
-        about: dict[str, Any] = {"colors": [_BAND, POSITIVE], "gid": f"pair-{first}-{second}"}
-        ax.add_collection(LineCollection(segments, linewidths=widths, zorder=1, **about))
-    return scale
 
 
 def correlation_graph(
@@ -211,6 +145,7 @@ def correlation_graph(
         >>> ax.get_title()
         'Correlated topics'
     """
+    from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
     names, size = topic_labels(model) if labels is None else labels, model.num_topics
@@ -222,16 +157,25 @@ def correlation_graph(
     require(0, min_correlation=min_correlation)
     correlation = model.topic_correlation().cpu().numpy()
     first, second = np.triu_indices(size, 1)
-    pairs = pd.DataFrame({"first": first, "second": second, "lower": correlation[first, second]})
-    pairs["upper"] = pairs["correlation"] = pairs["lower"]
-    pairs = pairs[pairs["correlation"] >= max(min_correlation, 1e-12)]
-    pairs = pairs.nlargest(int(1.5 * size), "correlation")
-    width, height = map_size(size, max(1.75 * float(np.sqrt(size)), 3.5))
-    ax = axes_of(ax, width + 0.2, height + 0.8)
+    strongest = np.argsort(-correlation[first, second], kind="stable")[: int(1.5 * size)]
+    pairs = np.stack([first, second], 1)[strongest]
+    strengths = correlation[tuple(pairs.T)]
+    drawn = strengths >= max(min_correlation, 1e-12)
+    pairs, strengths = pairs[drawn], strengths[drawn]
+    length = np.zeros((size, size))
+    length[tuple(pairs.T)] = 1.2 - strengths
+    paths = shortest_path(length, directed=False)
+    distance = np.minimum(paths, paths[np.isfinite(paths)].max(initial=1.0))
+    width = max(1.75 * float(np.sqrt(size)), 3.5)
+    height = np.ceil(1.4 * size / _columns(width)) * (2 * _RADII[1] + 3 * _LINE + 0.1)
+    ax = axes_of(ax, width + 0.2, float(height) + 0.8)
     area = "" if shares is None else " (area: share of the topic)"
     ax.set_title(f"Correlated topics{area}", fontsize=10)
     words = [f"{name} ".removeprefix(f"{k} ").strip() for k, name in enumerate(names)]
-    scale = topic_graph(pairs, words, areas, areas, topics=range(size), ax=ax)
+    places = _draw_topics(distance, words, areas, ax)
+    scale = _WIDEST / max(_LIMIT, strengths.max()) if len(pairs) else _WIDEST
+    look: dict[str, Any] = {"colors": POSITIVE, "zorder": 1}
+    ax.add_collection(LineCollection(places[pairs], linewidths=0.5 + scale * strengths, **look))
     ends = (0.4 * _WIDEST / scale, _WIDEST / scale)
     keys = [Line2D([], [], color=POSITIVE, linewidth=0.5 + scale * r) for r in ends]
     options: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 2}

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_one, require_whole
+from torch_lntm.errors import ConfigError, require_level, require_one, require_whole
 from torch_lntm.evaluation.coherence import frex
 from torch_lntm.inference.documents import source_prior
-from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.topic_groups import merged_topics
-from torch_lntm.models.topics.dynamic import quantile_of
+from torch_lntm.models.topics.dynamic import quantile_of, require_moving
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
@@ -220,8 +220,7 @@ def keyword_topics(
     lists = model.topics.keywords
     if lists is None:
         raise ConfigError("the model has no keywords; make it by models.ctm(..., keywords=...)")
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a number between 0 and 1")
+    require_level(level)
     probs = model.topics.mean_probs.detach().double().cpu()
     loads, names = lists.loads(probs), model.topic_names
     pseudo = lists.tokens + getattr(model.topics, "smoothing", 0.0) * model.num_words
@@ -357,7 +356,7 @@ def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> 
         >>> lntm.reports.moving_topics(years)["word"].tolist()
         []
     """
-    topics, width = _moving(model), quantile_of(level)
+    topics, width = require_moving(model.topics), quantile_of(level)
     require_whole(1, top_n=top_n)
     drift, rows = topics.drift()[:, -1].tolist(), []
     for k, name in enumerate(model.topic_names):
@@ -387,7 +386,7 @@ def words_by_period(model: TopicModel, *, top_n: int = 8, num_periods: int = 6) 
         A row for each topic: its number ``topic``, its ``drift``, the drift ``by noise`` if no word
         moved (:meth:`DynamicTopics.noise_drift`), and a column of words for each period.
     """
-    topics = _moving(model)
+    topics = require_moving(model.topics)
     levels = topics.content.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
     drifts = {"drift": topics.drift(), "by noise": topics.noise_drift()}
@@ -398,13 +397,3 @@ def words_by_period(model: TopicModel, *, top_n: int = 8, num_periods: int = 6) 
     for i, t in enumerate(chosen):
         frame[str(levels[t])] = [" ".join(model.words_at(row[i])) for row in best]
     return frame
-
-
-def _moving(model: TopicModel) -> DynamicTopics:
-    """The topics of a model whose words move."""
-    if not isinstance(model.topics, DynamicTopics):
-        raise ConfigError(
-            "the words of the model's topics do not move with time; make it by "
-            "models.stm(num_topics, corpus, content='~ rw(year)')"
-        )
-    return model.topics

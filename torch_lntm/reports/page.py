@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import DrawSource, ThetaDraws, VariationalEM, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
-from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups
 from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
@@ -44,7 +43,7 @@ from torch_lntm.reports.prevalence import (
     summarise_corpus,
 )
 from torch_lntm.reports.representatives import best_documents, excerpts, require_texts
-from torch_lntm.reports.scores import as_scores, read_scores
+from torch_lntm.reports.scores import as_scores
 from torch_lntm.reports.sections import PageData, check_sections, render_sections, to_table
 from torch_lntm.reports.tree import TopicTree
 
@@ -130,13 +129,14 @@ def report(
     if isinstance(fit, Fitted):
         fitted, contents = fit.source, {"settings": fit.settings()}
     if isinstance(fit, Run):
-        contents["scores"] = fit.read(EVALUATION, read_scores)
+        contents["scores"] = fit.scores
     page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
 
 
+@knows_its_options
 def render_page(
     source: DrawSource,
     corpus: Corpus,
@@ -451,10 +451,10 @@ def _effects(effects: Any) -> dict[str, Any]:
     grids = {name: effects.grid(name) for name in drawn}
     classes = [name for name, grid in grids.items() if 2 <= len(grid) <= _CLASSES]
     axes = [name for name, grid in grids.items() if len(grid) > _CLASSES]
-    crossed = [(by, name) for by in classes for name in axes][:_CROSSED]
+    crossed = [(name, by) for by in classes for name in axes][:_CROSSED]
     asked = [*crossed, *((name,) for name in drawn)]
     found = {names: effects.predict(*names, level=LEVEL) for names in asked}
-    shown = [pictures.effects_by_column(rows, *names[::-1]) for names, rows in found.items()]
+    shown = [pictures.effects_by_column(rows, *names) for names, rows in found.items()]
     return {
         "effects": effects,
         "crossed": len(crossed),

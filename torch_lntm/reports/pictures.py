@@ -96,7 +96,7 @@ def draw_tree(tree: TopicTree) -> Markup:
     told = (
         "Topics that merge further to the left are more similar. The lists below have the groups."
     )
-    return Markup(to_svg(figure, "tree", "Tree of the topics", told, {}))
+    return Markup(to_svg(figure, "tree", "Tree of the topics", told))
 
 
 def prevalence_by_column(prevalence: Prevalence) -> ByColumn:
@@ -114,19 +114,19 @@ def effects_by_column(predictions: pd.DataFrame, column: str, by: str | None = N
     """Expected proportions, :meth:`torch_lntm.effects.Effects.predict`, by a column's values.
 
     Args:
-        predictions: The predictions, of ``predict(column)`` or of ``predict(by, column)``.
+        predictions: The predictions, of ``predict(column)`` or of ``predict(column, by)``.
         column: The column.
         by: A column of classes.
     """
     topics = predictions["topic"].unique().tolist()
     # The columns of the values come before the estimates.
-    last = list(predictions).index("estimate") - 1
+    at = list(predictions).index("estimate") - (1 if by is None else 2)
     of_topic = predictions.iloc[: len(predictions) // len(topics)]
-    values = of_topic.iloc[:, last].unique().tolist()
-    classes = [""] if by is None else of_topic.iloc[:, last - 1].astype(str).unique().tolist()
+    values = of_topic.iloc[:, at].unique().tolist()
+    classes = [""] if by is None else of_topic.iloc[:, at + 1].astype(str).unique().tolist()
     names = [value if isinstance(value, str) else format_number(value) for value in values]
     numbers = predictions[["estimate", "lower", "upper", "std_error"]].to_numpy()
-    table = numbers.reshape(len(topics), len(classes), len(values), 4)
+    table = numbers.reshape(len(topics), len(values), len(classes), 4).swapaxes(1, 2)
     axis = axis_of(values) if len(values) > 2 else (None, "")
     title = column if by is None else f"{column} and {by}"
     return ByColumn(title, names, axis, topics, classes, table[..., :3].clip(0), table[..., 3])

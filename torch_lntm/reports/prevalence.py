@@ -218,9 +218,8 @@ def summarise_corpus(
         ((1, 10), ('left', 'right'))
     """
     require_level(level)
-    draws = theta_draws(source, corpus, num_draws, seed=seed, keep=False, progress=progress)
-    if draws.num_draws < 2:
-        raise ConfigError(f"{draws!r}; expected at least 2 draws")
+    about: dict[str, Any] = {"seed": seed, "keep": False, "progress": progress}
+    draws = theta_draws(source, corpus, num_draws, **about).several()
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
     survey = read_survey(corpus, weights, clusters, strata)

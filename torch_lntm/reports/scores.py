@@ -9,12 +9,22 @@ from typing import Any
 import pandas as pd
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
+from torch_lntm.corpus.splits import Split
+from torch_lntm.errors import ConfigError, CorpusWarning, warn
+from torch_lntm.evaluation import (
+    CompletionResult,
+    LikelihoodEstimate,
+    coherence,
+    document_completion,
+    topic_diversity,
+    unigram_perplexity,
+)
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.files.writing import as_json, atomic_write
 from torch_lntm.frames import is_missing
+from torch_lntm.guides import Guide
 from torch_lntm.io.models import read_json
+from torch_lntm.kernels.fused import with_threads
 from torch_lntm.models import TopicModel
 
 #: Types of the columns of a table of scores.
@@ -62,6 +72,61 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
         about = (result.num_docs, int(result.held_out_tokens.sum()), method)
         rows.append(("completion perplexity", *perplexity, "per held-out token", *about))
     return as_scores(rows)
+
+
+def completion(
+    guide: Guide[Any],
+    test: Corpus,
+    train: Corpus | None,
+    *,
+    observed_fraction: float = 0.5,
+    theta: Any = "exact",
+    **random: Any,
+) -> list[CompletionResult]:
+    """Results of document completion, for :func:`score_table`.
+
+    A bursty model has 2 results: with repeated words, and by its topics alone.
+
+    Args:
+        guide: The guide of the model.
+        test: Documents to score.
+        train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
+        observed_fraction: As for :func:`~torch_lntm.evaluation.document_completion`.
+        theta: As for :func:`~torch_lntm.evaluation.document_completion`.
+        **random: The arguments ``seed`` and ``progress``.
+
+    Warns:
+        CorpusWarning: No document has 2 words, so there is no result, or a unigram model predicts
+            better.
+    """
+    hold_out = test.hold_out_words(observed_fraction, seed=random["seed"])
+    if hold_out.held_out.num_tokens == 0:
+        warn("completion needs a document with at least 2 words", CorpusWarning)
+        return []
+    bursty = guide.model.words.cache_weight is not None and theta != "integrated"
+    weights: list[Any] = ["model", None] if bursty else [None]
+    options = {"observed_fraction": observed_fraction, "theta": theta, **random}
+    options["guide"] = None if theta == "exact" else guide
+    with with_threads(guide.model.topics.probs):
+        results: list[CompletionResult] = [
+            document_completion(guide.model, test, cache_weight=weight, **options)
+            for weight in weights
+        ]
+    if train is not None:
+        results.append(unigram_perplexity(train, hold_out.held_out))
+        if results[-2].perplexity > results[-1].perplexity:
+            better = "a unigram model predicts these documents better than the topic model"
+            advice = "the model may have too many topics, or too few documents"
+            warn(f"{better}; {advice}", CorpusWarning)
+    return results
+
+
+def held_out_scores(
+    guide: Guide[Any], split: Split[Corpus] | None, **random: Any
+) -> pd.DataFrame | None:
+    """Scores of the documents that a fit holds out, by :func:`completion`; ``None`` without any."""
+    results = completion(guide, split.test, split.train, **random) if split is not None else []
+    return score_table(*results) if results else None
 
 
 def topic_scores(

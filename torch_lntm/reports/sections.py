@@ -131,7 +131,7 @@ def _blocks(title: str, name: str, contents: Any) -> Markup:
             parts.append(to_table(block, f"Table of {title}"))
         elif hasattr(block, "savefig"):
             told = block.get_label() or f"Figure of {title}"
-            figure = to_svg(block, f"{name}-{i}", told, "", {})
+            figure = to_svg(block, f"{name}-{i}", told)
             parts.append(Markup("<figure>") + Markup(figure) + Markup("</figure>"))
         else:
             raise ConfigError(

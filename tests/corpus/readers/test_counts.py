@@ -153,7 +153,7 @@ def test_damaged_npz_is_refused(tmp_path, changes, match):
     data = (tmp_path / "toy.npz").read_bytes()
     for size in (0, 200, -30):
         (tmp_path / "toy.npz").write_bytes(data[:size])
-        with pytest.raises(CorpusError, match=r"toy\.npz: not a complete \.npz"):
+        with pytest.raises(CorpusError, match=r"toy\.npz: .*complete"):
             read_corpus(tmp_path / "toy.npz")
 
 

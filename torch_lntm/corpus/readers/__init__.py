@@ -32,7 +32,7 @@ from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
 #: Names of the options of :func:`read_documents` for files, and for words of texts.
-OF_FILES = ("format", "text_field", "label_field", "encoding", "delimiter", "metadata", "max_bytes")
+OF_FILES = ("format", "text_field", "label_field", "encoding", "delimiter", "metadata")
 OF_WORDS = (
     *("stop_words", "min_df", "max_df", "max_features", "token_pattern", "tokenizer"),
     *("lowercase", "ngram_range", "preprocessor", "strip_accents", "analyzer", "vocabulary"),
@@ -53,7 +53,6 @@ def read_corpus(
     encoding: str = "utf-8",
     delimiter: str | None = None,
     metadata: Any = None,
-    max_bytes: float | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     **options: Any,
@@ -70,7 +69,7 @@ def read_corpus(
       folder is the column ``id``.
     * ``parquet``: a row per document, in a file or a folder of files, which are read in the order
       of their names.
-    * ``npz``: a file of scipy's ``save_npz``, or one that an earlier version wrote.
+    * ``npz``: a file of scipy's ``save_npz``.
     * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
     * ``uci``: ``docword*.txt``.
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
@@ -95,9 +94,6 @@ def read_corpus(
         metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. If both
             they and the documents have a column ``id``, such as the names of a folder's files, the
             rows are joined on it; otherwise they must be in the order of the documents.
-        max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
-            machine's memory, and to less for a compressed file that unpacks to far more than its
-            size.
         rank: Rank of this process, from 0. It then opens only its own shards of a folder, which are
             dealt so that all processes get about the same number of entries. Positions count from
             this process's first document.
@@ -109,7 +105,7 @@ def read_corpus(
         The corpus, named after the file.
 
     Raises:
-        CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
+        CorpusError: A file is missing, malformed or truncated, or two files contradict.
             ``rank`` is given for another format, or there are fewer shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
@@ -129,7 +125,7 @@ def read_corpus(
     path = Path(path)
     whole = Path(os.path.abspath(path))  # . and .. get the names of folders
     name = Path(unzipped(whole.name)).stem.removeprefix("docword.")
-    reading = Options(text_field, label_field, encoding, delimiter, max_bytes, part=part)
+    reading = Options(text_field, label_field, encoding, delimiter, part=part)
     about = find_format(path, format)
     if part is not None and not (about.name == "store" and metadata is None):
         raise CorpusError(

@@ -170,7 +170,7 @@ def _coordinates(
 def _lines(path: Path, options: Options) -> Iterator[tuple[int, str]]:
     """Numbered lines of a file without blank lines at the end."""
     blank: list[tuple[int, str]] = []
-    for line in enumerate(iterate_lines(path, "latin-1", options.max_bytes), 1):
+    for line in enumerate(iterate_lines(path, "latin-1"), 1):
         if not line[1].strip():
             blank.append(line)
             continue

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from torch_lntm.corpus.archive import read_archive
+from torch_lntm.corpus.archive import read_matrix
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import describe
 from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
 from torch_lntm.corpus.readers.tables import read_parquet
 from torch_lntm.corpus.readers.texts import (
@@ -43,16 +41,13 @@ class Format(NamedTuple):
 
 
 def read_npz(path: Path, options: Options) -> Corpus:
-    """The corpus of a file of scipy's ``save_npz``, or of an earlier version."""
-    matrix, table, covariates = read_archive(path, options.max_bytes)
-    corpus = Corpus.from_matrix(matrix)
-    # The names in a saved corpus may come in any order.
-    return replace(corpus, table=describe(table, len(corpus), table), covariates=covariates)
+    """The corpus of a file of scipy's ``save_npz``."""
+    return Corpus.from_matrix(read_matrix(path))
 
 
 def read_mapped(path: Path, options: Options) -> Corpus:
     """The corpus of a folder, or one process's part of it."""
-    return Corpus(**read_store(path, options.max_bytes, options.part))
+    return Corpus(**read_store(path, options.part))
 
 
 #: All formats by name.
@@ -130,8 +125,8 @@ def register_reader(
     document, in which the field ``"text"`` is the text and all other fields become columns of the
     metadata. A reader of counts returns a :class:`Corpus`.
 
-    ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines: it
-    unpacks ``.gz`` files, bounds their size, and names the file in errors.
+    ``torch_lntm.files.iterate_lines(path, options.encoding)`` reads lines: it unpacks ``.gz``
+    files, and names the file in errors.
 
     Args:
         name: Name of the format, for ``read_corpus(format=...)`` and ``--format``.

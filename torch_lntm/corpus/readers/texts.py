@@ -20,14 +20,7 @@ import pandas as pd
 
 from torch_lntm.corpus.metadata import listed, named, parse_column, typed, with_labels
 from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
-from torch_lntm.files.reading import (
-    LONGEST,
-    at_line,
-    byte_limit,
-    excerpt,
-    iterate_lines,
-    read_text,
-)
+from torch_lntm.files.reading import at_line, excerpt, iterate_lines, read_text
 
 _DELIMITERS = ",;\t|"
 #: Records whose fields become a table at once.
@@ -46,7 +39,6 @@ class Options:
         encoding: Encoding of the file.
         delimiter: Character between the fields of ``csv``. Defaults to the one of comma, semicolon,
             tab and bar that is most frequent in the header.
-        max_bytes: Maximum number of bytes to read.
         num_words: Size of the vocabulary; ``None`` if unknown.
         part: Rank and number of the processes, to open this rank's shards of a folder only.
     """
@@ -55,7 +47,6 @@ class Options:
     label_field: str | None = None
     encoding: str = "utf-8"
     delimiter: str | None = None
-    max_bytes: float | None = None
     num_words: int | None = None
     part: tuple[int, int] | None = None
 
@@ -116,9 +107,6 @@ class TextStream:
                         f"the other fields are {listed(record)}; choose by text_field; the first "
                         "line of csv must name the columns"
                     )
-                if len(text) > LONGEST:
-                    problem = f"has more than {LONGEST} characters; divide it"
-                    raise FileError(f"{self.path}, {place}: {problem}")
                 rows.append(record)
                 if len(rows) == _ROWS:
                     parts.append(pd.DataFrame(rows, dtype=object))
@@ -154,7 +142,7 @@ class TextStream:
 
 def read_txt(path: Path, options: Options) -> Iterator[Record]:
     """Yields a document per line."""
-    for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
+    for line, text in enumerate(iterate_lines(path, options.encoding), 1):
         yield f"line {line}", {"text": text}
 
 
@@ -178,12 +166,10 @@ def read_folder(path: Path, options: Options) -> Iterator[Record]:
         raise FileError(f"{path}: expected a folder of .txt files, found none, and {skipped}")
     if len(files) < len(found):
         warn(f"{path}: skipped files: {skipped}", CorpusWarning)
-    left = byte_limit(0, options.max_bytes, packed=False)
     for file in files:
         relative = file.relative_to(path)
         label = "" if relative.parent == Path() else relative.parent.as_posix()
-        text = read_text(file, options.encoding, left)
-        left -= file.stat().st_size
+        text = read_text(file, options.encoding)
         yield str(relative), {"text": text, "id": relative.as_posix(), "label": label}
 
 
@@ -192,14 +178,14 @@ def read_folder(path: Path, options: Options) -> Iterator[Record]:
 
 def read_jsonl(path: Path, options: Options) -> Iterator[Record]:
     """Yields a JSON object per line. Blank lines are skipped."""
-    for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
+    for line, text in enumerate(iterate_lines(path, options.encoding), 1):
         if text.strip():
             yield f"line {line}", _parsed(path, text, line)
 
 
 def read_json(path: Path, options: Options) -> Iterator[Record]:
     """Yields the objects of a JSON array, which has to be loaded as a whole."""
-    array = _parsed(path, read_text(path, options.encoding, options.max_bytes))
+    array = _parsed(path, read_text(path, options.encoding))
     if not isinstance(array, list):
         raise FileError(
             f"{path}: expected an array of JSON objects, one for each document, got "
@@ -248,14 +234,14 @@ def read_csv(path: Path, options: Options) -> Iterator[Record]:
 
     pandas silently pads short rows, so it would cut a document at an unquoted line break.
     """
-    lines = iterate_lines(path, options.encoding, options.max_bytes)
+    lines = iterate_lines(path, options.encoding)
     start = list(itertools.islice(lines, 10))
     top = next(filter(str.strip, start), "")
     excel = re.fullmatch("sep=(.)", top)
     if excel:
         start[start.index(top)] = ""
     delimiter = options.delimiter or (excel[1] if excel else max(_DELIMITERS, key=top.count))
-    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
+    csv.field_size_limit(2**31 - 1)  # by default, a text has at most 131,072 characters
     ended = (f"{line}\n" for line in itertools.chain(start, lines))
     reader = csv.reader(ended, delimiter=delimiter, strict=True)
     header: list[str] = []

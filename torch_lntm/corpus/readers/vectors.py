@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -13,15 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import (
-    LONGEST,
-    at_line,
-    excerpt,
-    open_bytes,
-    read_errors,
-    read_lines,
-    too_large,
-)
+from torch_lntm.files.reading import at_line, excerpt, open_bytes
 
 #: A word of a source, and a function that returns its vector.
 Word = tuple[str, Callable[[], Any]]
@@ -33,6 +24,7 @@ _PIECE = 1 << 20
 _OTHERS = {
     b"PK": "is a zip archive; unpack it and give one of its files",
     b"\x80": "is a pickle, which may run code; load it by its library and give the KeyedVectors",
+    b"\x93NUMPY": "is an array without words; give a dict of words and their vectors in Python",
     b"\xba\x16\x4f\x2f": "is a model of fastText, with parts of words; give its .vec file",
 }
 
@@ -43,12 +35,9 @@ def read_words(path: Path) -> Iterator[Word]:
     Raises:
         FileError: The file is missing, damaged, incomplete or of another format.
     """
-    if path.suffix.lower() == ".npy":
-        yield from _array(path)
-        return
-    with open_bytes(path, math.inf) as (file, limit):
-        first = file.readline(LONGEST).removeprefix(b"\xef\xbb\xbf")
-        second = file.readline(LONGEST)
+    with open_bytes(path) as file:
+        first = file.readline().removeprefix(b"\xef\xbb\xbf")
+        second = file.readline()
         for start, advice in _OTHERS.items():
             if first.startswith(start):
                 raise FileError(f"{path}: {advice}")
@@ -57,23 +46,12 @@ def read_words(path: Path) -> Iterator[Word]:
         if not dimension:
             raise _damaged(path, 1, first, "its numbers, separated by spaces")
         is_text = not sizes or _count_numbers(second) >= dimension
-        rest = partial(file.readline, LONGEST) if is_text else partial(file.read1, _PIECE)
-        pieces = _bounded(path, chain([second], iter(rest, b"")), limit)
         if is_text:
-            lines = enumerate(pieces if sizes else chain([first], pieces), 2 if sizes else 1)
+            lines = enumerate(chain([second] if sizes else [first, second], file), 1 + bool(sizes))
             yield from _text(path, lines, num_words, dimension)
         else:
+            pieces = chain([second], iter(partial(file.read1, _PIECE), b""))
             yield from _binary(path, pieces, num_words, dimension)
-
-
-def _bounded(path: Path, pieces: Iterable[bytes], limit: float) -> Iterator[bytes]:
-    """Refuses a compressed file that unpacks to far more than its size."""
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        if size > limit:
-            raise too_large(path, limit)
-        yield piece
 
 
 def _text(
@@ -112,30 +90,12 @@ def _binary(path: Path, pieces: Iterator[bytes], num_words: int, dimension: int)
     for count in range(num_words):
         while (space := data.find(b" ", start)) < 0 or len(data) < space + 1 + size:
             piece = next(pieces, b"")
-            if not piece or len(data) - start > LONGEST:
+            if not piece:
                 raise _incomplete(path, count, num_words)
             data, start = data[start:] + piece, 0
         word = data[start:space].lstrip(b"\n").decode("utf-8", "replace")
         yield word, partial(np.frombuffer, data, "<f4", dimension, space + 1)
         start = space + 1 + size
-
-
-def _array(path: Path) -> Iterator[Word]:
-    """Words of an array, from a file beside it."""
-    with read_errors(path, "not a complete .npy file of plain numbers", Exception):
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    beside = [path.with_suffix(end) for end in (".txt", ".words.txt", ".vocab.txt")]
-    file = next(filter(Path.is_file, beside), None)
-    if file is None:
-        raise FileError(f"{path}: expected its words, one per line, in the file {beside[0]}")
-    words = read_lines(file)
-    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or len(rows) != len(words):
-        raise FileError(
-            f"{path}: expected numbers with a row for each of the {len(words)} words of {file}, "
-            f"got {rows.dtype} of the shape {rows.shape}"
-        )
-    for i, word in enumerate(words):
-        yield word, partial(rows.__getitem__, i)
 
 
 def _count_numbers(line: bytes) -> int:

@@ -156,13 +156,11 @@ class AISBracket:
             expectation, 0 for an empty document. All reverse chains of a document start from the
             latent variables that generated it, and are therefore dependent. Estimate the error from
             the spread over documents.
-        upper_effective_sample_size: ``(num_docs,)`` effective number of reverse chains.
     """
 
     corpus: Corpus
     lower: LikelihoodEstimate
     upper: Tensor
-    upper_effective_sample_size: Tensor
 
     @property
     def gap(self) -> Tensor:
@@ -239,7 +237,7 @@ def ais_bracket(
     path = settings.path(model, corpus)
     lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
     upper = anneal(model, corpus, path, latents, seed, max_docs, progress)
-    return AISBracket(corpus, lower, upper["log_likelihood"], upper["effective_sample_size"])
+    return AISBracket(corpus, lower, upper["log_likelihood"])
 
 
 @fused.threaded

@@ -263,12 +263,15 @@ class ChainDraws:
         return Chains(model, settings, batch, self.options.warmup_steps, initial, means=means)
 
 
-def signatures(corpus: Corpus) -> NDArray[np.int64]:
+def signatures(corpus: Corpus, codes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Signatures ``(num_docs,)`` of documents: int64 hashes of their words' counts.
 
     Args:
         corpus: The documents.
+        codes: ``(num_words,)`` a number for each word, with which the signatures do not depend on
+            the order of the vocabulary. Defaults to the positions of the words.
     """
+    codes = np.arange(corpus.num_words) if codes is None else codes
     hashes = [np.zeros(0, np.int64)]
     for _, rows in corpus.parts():
         offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
@@ -277,9 +280,8 @@ def signatures(corpus: Corpus) -> NDArray[np.int64]:
         ends = np.unique([0, *np.searchsorted(offsets, marks), len(rows.sizes)])
         for first, last in pairwise(ends):
             part = slice(offsets[first], offsets[last])
-            words, counts = (
-                torch.from_numpy(x[part].astype(np.int64)) for x in (rows.word_index, rows.counts)
-            )
+            words = torch.from_numpy(codes[rows.word_index[part]])
+            counts = torch.from_numpy(rows.counts[part].astype(np.int64))
             # Sums of 64-bit hashes wrap around.
             before = np.append(0, np.cumsum(noise.fold_in(words, counts).numpy()))
             hashes.append(np.diff(before[offsets[first : last + 1] - offsets[first]]))

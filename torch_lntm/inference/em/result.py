@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.draws import SHARE_DRAWS, topic_shares
+from torch_lntm.inference.draws import MOST_DRAWS, SHARE_DRAWS, theta_draws, topic_shares
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicModel
@@ -41,8 +42,8 @@ ENDS: dict[str, str] = {
     "terminated": "terminated by SIGTERM",
 }
 #: Largest number of documents whose posterior means are computed for the topic shares of a fit by a
-#: guide.
-_SHARE_DOCS = 2000
+#: guide, largest number that is drawn for the intervals, and fewest draws of each.
+_SHARE_DOCS, _INTERVAL_DOCS, _INTERVAL_DRAWS = 2000, 5000, 10
 #: Number of documents whose proportions are computed at once, to bound memory.
 _ROWS_AT_ONCE = 2**16
 #: Largest number of topics that ``print(result)`` shows.
@@ -127,6 +128,34 @@ class FitResult(Fitted):
         with torch.no_grad():
             return self._topic_shares(self.corpus)
 
+    @cached_property
+    def topic_intervals(self) -> Tensor | None:
+        """Lower and upper ends ``(2, num_topics)`` of 95 % intervals of :attr:`topic_shares`.
+
+        They are those of :func:`~torch_lntm.reports.summarise_corpus`, by 10 to 50 draws of each
+        document. For more than 5,000 documents, a random 5,000 of them are drawn, and their
+        standard errors are scaled to the number of all. ``None`` if the shares are ``None``, or
+        if the corpus was fitted in parts.
+        """
+        if self.topic_shares is None or self.corpus is None or self.whole_shares is not None:
+            return None
+        of_draws, num_docs = self._prevalence, self.corpus.num_nonempty
+        if num_docs <= _INTERVAL_DOCS:
+            return torch.from_numpy(np.concatenate([of_draws.lower, of_draws.upper]))
+        error = torch.from_numpy(of_draws.standard_error[0]) * (_INTERVAL_DOCS / num_docs) ** 0.5
+        reach = NormalDist().inv_cdf(0.975) * error
+        return torch.stack([self.topic_shares - reach, self.topic_shares + reach]).clamp(0, 1)
+
+    @cached_property
+    def _prevalence(self) -> Any:
+        """The topics in all documents, or in a sample of them, by draws."""
+        assert self.corpus is not None
+        rows = _sample(self.corpus.nonempty, _INTERVAL_DOCS)
+        num_draws = min(max(math.ceil(SHARE_DRAWS / len(rows)), _INTERVAL_DRAWS), MOST_DRAWS)
+        about: Any = {"rows": rows, "keep": False, "progress": False}
+        draws = theta_draws(self.source, self.corpus, num_draws, **about)
+        return self._summary(draws.of_selection(rows), self.corpus[rows]).overall
+
     def _topic_shares(self, corpus: Corpus) -> Tensor:
         return self.shares_of(corpus.nonempty)
 
@@ -200,9 +229,7 @@ class VariationalResult(FitResult):
         assert self.corpus is not None
         # All documents have their proportions at the mode already, so a sample suffices for the
         # average difference between posterior means and modes.
-        sample = rows
-        if len(rows) > _SHARE_DOCS:
-            sample = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
+        sample = _sample(rows, _SHARE_DOCS)
         shift = topic_shares(self.guide, self.corpus, rows=sample, means=self.means)
         shift -= self._proportions(self.means, sample).mean(0)
         return self._proportions(self.means, rows).mean(0) + shift
@@ -254,6 +281,8 @@ class MonteCarloResult(FitResult):
     def _topic_shares(self, corpus: Corpus) -> Tensor:
         # A small corpus has too few last draws.
         if corpus.num_nonempty * len(self.moved) < SHARE_DRAWS:
+            if corpus.num_nonempty <= _INTERVAL_DOCS:
+                return torch.from_numpy(self._prevalence.mean[0])
             return topic_shares(self.chains, corpus)
         return self.shares_of(corpus.nonempty)
 
@@ -272,3 +301,10 @@ class MonteCarloResult(FitResult):
             part = self._proportions(draws, rows[start : start + _ROWS_AT_ONCE])
             total = total + part.sum((0, 1))
         return total / (len(draws) * len(rows))
+
+
+def _sample(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """A random sample of positions, or all if there are few."""
+    if len(rows) <= size:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, size, replace=False))

@@ -12,7 +12,7 @@ from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require_level, require_whole
 from torch_lntm.kernels.contraction import sum_over_docs
 from torch_lntm.kernels.mixture import probability_floor, word_probabilities
 from torch_lntm.models.levels import Level, Periods
@@ -545,6 +545,19 @@ def quantile_of(level: float) -> float:
     Raises:
         ConfigError: The level is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level is {level}; expected a number between 0 and 1")
+    require_level(level)
     return float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * level, dtype=torch.float64)))
+
+
+def require_moving(topics: object) -> DynamicTopics:
+    """The topics, if their words move with time.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if not isinstance(topics, DynamicTopics):
+        raise ConfigError(
+            "the words of the model's topics do not move with time; make it by "
+            "models.stm(num_topics, corpus, content='~ rw(year)')"
+        )
+    return topics
