@@ -22,8 +22,10 @@ from torch_lntm.reports.tree import TopicTree, topic_tree
 #: Most documents of the map, and documents whose places a neighbour embedding computes. The others
 #: lie between those of them that have the most similar proportions.
 MAX_POINTS, _LANDMARKS, _NEIGHBOURS = 20_000, 2_500, 5
-#: Neighbours that the embedding keeps close, and its iterations.
-_PERPLEXITY, _ITERATIONS = 40.0, 500
+#: Neighbours that the embedding keeps close: at most so many, and of the documents of an average
+#: topic at most a part, because the documents of a topic would otherwise fall on one place. And its
+#: iterations.
+_PERPLEXITY, _PART, _ITERATIONS = 40.0, 0.6, 500
 #: Power of the proportions before distances are taken. Above 1 it stresses a document's main
 #: topics, so that topics become regions even where documents mix many.
 _POWER = 1.5
@@ -40,6 +42,8 @@ _TITLES = ("title", "headline", "subject", "name")
 def colour_groups(model: TopicModel, tree: TopicTree | None) -> dict[str, tuple[int, ...]]:
     """Groups of similar topics, each of which has one colour on the whole page.
 
+    Where there are colours for all topics, each topic is a group.
+
     Args:
         model: The model.
         tree: A tree, whose smallest level has the groups if there are colours for all of them.
@@ -51,7 +55,7 @@ def colour_groups(model: TopicModel, tree: TopicTree | None) -> dict[str, tuple[
     size = model.num_topics
     if size == 1:
         return {model.topic_names[0]: (0,)}
-    level = min(NUM_COLOURS, max(2, -(-size // 3)))
+    level = size if size <= NUM_COLOURS else min(NUM_COLOURS, -(-size // 3))
     if tree is not None and tree.levels and tree.levels[-1] <= NUM_COLOURS:
         level = tree.levels[-1]
     groups = (topic_tree(model) if tree is None else tree).groups(level)
@@ -84,7 +88,8 @@ def places(theta: Array, seed: int) -> Array:
         found = rng.normal(size=(size, 2))
     else:
         chosen = np.sort(rng.permutation(size)[:_LANDMARKS])
-        perplexity = min(_PERPLEXITY, (len(chosen) - 1) / 3)
+        of_topic = max(_PART * len(chosen) / theta.shape[1], 2)
+        perplexity = min(_PERPLEXITY, of_topic, (len(chosen) - 1) / 3)
         # Proportions that are all equal have no principal axes to start from.
         start = "pca" if np.ptp(sharp[chosen], axis=0).max() > 1e-6 else "random"
         options: dict[str, Any] = {"init": start, "max_iter": _ITERATIONS, "random_state": seed}

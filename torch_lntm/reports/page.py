@@ -373,7 +373,8 @@ def _settings(page: PageData) -> dict[str, Any]:
             continue
         if needed is None or page.settings.get(needed) is not None:
             is_file = isinstance(value, str) and Path(value).is_absolute()
-            found[name] = Path(value).name if is_file else value
+            digits = format_number(value) if isinstance(value, float) else value
+            found[name] = Path(value).name if is_file else digits
     return found
 
 

@@ -205,8 +205,9 @@ function drawMap() {
     return {
       topic: k, x, y, faded, texts: shapes(atlas.names[k]),
       font: `${special(k) ? 700 : 600} 13px ${fontFamily}`,
-      offsets: (w, h) => [[0, 0], [0, -h], [0, h], [w / 2, -h / 2], [-w / 2, h / 2], [w / 2, h / 2],
-        [-w / 2, -h / 2], [0, -2 * h], [0, 2 * h]],
+      // Few documents do not disappear below a name.
+      offsets: (w, h) => [...(docs.size < 300 ? [[0, -2.5 * h], [0, 2.5 * h]] : []), [0, 0], [0, -h],
+        [0, h], [w / 2, -h / 2], [-w / 2, h / 2], [w / 2, h / 2], [-w / 2, -h / 2], [0, -2 * h], [0, 2 * h]],
     };
   }).filter(({ x, y }) => x > -20 && y > 0 && x < map.width + 20 && y < map.height);
   mapLabels = placeLabels(context, labels, map.width, map.height, []);
@@ -219,7 +220,7 @@ const fontFamily = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const graphTopics = [...new Set(atlas.lines.flatMap(([a, b]) => [a, b]))];
 const graph = document.getElementById("graph") === null ? null : surface("graph", (width) => {
   const room = 7200 * graphTopics.length / width;
-  return Math.round(Math.min(Math.max(room * 1.5, 300), 760));
+  return Math.round(Math.min(Math.max(room * 1.5, 300, Math.min(width / 3, 400)), 760));
 });
 let circles = [];
 
@@ -290,8 +291,8 @@ function drawGraph() {
   const discs = circles.map(({ x, y, radius: r }) => [x - r, y - r, x + r, y + r]);
   const onLines = atlas.lines.flatMap(([a, b]) => {
     const [from, to] = [at.get(a), at.get(b)];
-    return [...Array(40).keys()].map((i) => {
-      const [x, y] = [from.x + (to.x - from.x) * i / 40, from.y + (to.y - from.y) * i / 40];
+    return [...Array(80).keys()].map((i) => {
+      const [x, y] = [from.x + (to.x - from.x) * i / 80, from.y + (to.y - from.y) * i / 80];
       return [x - 2, y - 2, x + 2, y + 2];
     });
   });
