@@ -89,6 +89,7 @@ def test_the_error_for_a_misspelt_name_suggests_the_right_one(name):
         ("effects.estimate", "draws", "num_draws"),
         ("select", "recipes", "recipe"),
         ("Corpus.from_texts", "min_fd", "min_df"),
+        ("Corpus.from_texts", "text_field", "text"),
     ],
 )
 def test_the_error_for_an_unknown_option_suggests_the_right_one(function, option, meant):

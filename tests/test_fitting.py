@@ -75,6 +75,8 @@ def test_a_run_has_what_comes_next(frame, run, tmp_path, monkeypatch) -> None:
     expected = lntm.Corpus.from_texts(["cook butter"], vocabulary=run.model.vocabulary)
     assert torch.equal(new.theta, run.transform(expected).theta)
     assert set(run.effects("~ theme", num_draws=4).table()["topic"]) == {0, 1, 2}
+    with pytest.raises(ConfigError, match=r"the method guide; call it as guide\(\)"):
+        lntm.inference.theta_draws(run.guide, run.corpus)
     page = run.report(num_draws=4)
     assert page == Path("report.html")
     assert frame["text"][0][:30] in page.read_text(encoding="utf-8")

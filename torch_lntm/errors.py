@@ -134,15 +134,20 @@ def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name, with the most similar known one, if any.
 
-    A known name of several parts, such as ``text_field``, is also similar to each of them.
+    A name of several parts, such as ``text_field``, is also similar to each of them.
     """
     names = [*names]
-    close = get_close_matches(name, names, 1) or [n for n in names if name in n.split("_")]
+    close = get_close_matches(name, names, 1)
+    close = close or [n for n in names if name in n.split("_") or n in name.split("_")]
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def bind(
-    what: str, signature: inspect.Signature, positional: Sequence[Any], named: Mapping[str, Any]
+    what: str,
+    signature: inspect.Signature,
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    others: Iterable[str] = (),
 ) -> inspect.BoundArguments:
     """Bind the arguments of a call.
 
@@ -151,6 +156,7 @@ def bind(
         signature: Its signature.
         positional: Arguments by position.
         named: Arguments by name.
+        others: Further names to suggest, which a caller takes out.
 
     Raises:
         TypeError: An argument is unknown or missing. The message has the most similar name.
@@ -158,7 +164,7 @@ def bind(
     takes = signature.parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
         for name in (name for name in named if name not in takes):
-            raise TypeError(f"{what} takes no {name}{did_you_mean(name, takes)}")
+            raise TypeError(f"{what} takes no {name}{did_you_mean(name, [*takes, *others])}")
     try:
         return signature.bind(*positional, **named)
     except TypeError as error:

@@ -89,7 +89,8 @@ def count_words(
         settings["stop_words"] = stop_words
     try:
         named = dict(settings) | pruning
-        bind("CountVectorizer", inspect.signature(CountVectorizer), (), named)
+        others = ("text", "metadata")  # of Corpus.from_frame and from_texts
+        bind("CountVectorizer", inspect.signature(CountVectorizer), (), named, others)
         vectorizer = CountVectorizer(**settings, **pruning)
         _fit(vectorizer, [])  # checks the options
         vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)

@@ -497,7 +497,7 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
         swapped = isinstance(guide, TopicModel)
         argument = "a TopicModel" if swapped else f"{guide!r:.80}"
         if inspect.ismethod(guide):
-            argument = f"the method {guide.__name__}, which must be called: {guide.__name__}()"
+            argument = f"the method {guide.__name__}; call it as {guide.__name__}()"
         raise ConfigError(
             f"guide is {argument}; expected a guide of this model, such as "
             "torch_lntm.guides.make_guide(None, model)"
