@@ -33,7 +33,7 @@ def main() -> None:
         options = "--headless --no-sandbox --disable-gpu --window-size=1056,920 --hide-scrollbars"
         places = [f"--user-data-dir={profile}", f"--screenshot={FIGURE}", page.as_uri()]
         subprocess.run(["chromium", *options.split(), *places], check=True, capture_output=True)
-    Image.open(FIGURE).quantize(64).save(FIGURE, optimize=True)
+    Image.open(FIGURE).convert("RGB").quantize(128).save(FIGURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -91,3 +91,11 @@ def test_every_topic_is_in_one_of_at_most_seven_groups(num_topics, levels, expec
     groups = atlas.colour_groups(model, tree)
     assert len(groups) == expected
     assert sorted(k for topics in groups.values() for k in topics) == list(range(num_topics))
+
+
+def test_the_documents_of_a_topic_do_not_fall_on_one_place():
+    topics = np.repeat(np.arange(6), 12)
+    theta = np.full((72, 6), 0.004) + np.random.default_rng(0).uniform(0, 1e-3, (72, 6))
+    theta[np.arange(72), topics] = 0.98
+    at = atlas.places(theta / theta.sum(1, keepdims=True), 0)
+    assert min(np.ptp(at[topics == k], axis=0).min() for k in range(6)) > 0.02
