@@ -106,9 +106,13 @@ def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) ->
         starts: ``(num_ranges,)`` start of each range.
         sizes: ``(num_ranges,)`` size of each range.
     """
-    before = np.cumsum(sizes) - sizes
+    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    copy = np.empty(ends[-1], array.dtype)
     _advise(array, "MADV_RANDOM")  # else the system reads far around each range
-    copy = np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
+    for first, last in parts(ends):  # because positions take more memory than the numbers
+        begin, end = ends[first], ends[last]
+        offsets = np.repeat(starts[first:last] - ends[first:last], sizes[first:last])
+        copy[begin:end] = array[np.arange(begin, end) + offsets]
     _advise(array, "MADV_NORMAL")
     release(array)
     return copy
