@@ -162,7 +162,7 @@ def test_held_out_documents_are_scored_as_by_the_shell(frame, tmp_path, capsys) 
         assert run.scores["value"][0] == pytest.approx(again.perplexity, rel=1e-3)
         line = f"completion perplexity of 8 held-out documents: {again.perplexity:.1f}"
         assert line in str(run)
-    assert len(lntm.inference.refine(python, forbid=["salt"]).corpus) == len(frame) - 8
+    assert len(lntm.inference.refine(python, forbid=["salt"]).training) == len(frame) - 8
     assert lntm.fit(path, **QUICK).scores is None
 
 
@@ -187,3 +187,25 @@ def test_what_cannot_be_fitted_is_refused(documents, options, error, message) ->
     with pytest.raises(LNTMError, match=message) as caught:
         lntm.fit(documents, **{**QUICK, **options})
     assert isinstance(caught.value, error)
+
+
+def test_a_refined_run_is_a_run(tmp_path: Path) -> None:
+    """It has what a run has, and the same documents as the fit, the held-out ones too."""
+    first = lntm.fit("example", 4, test_fraction=0.2, max_epochs=3, progress=False)
+    gone = first.corpus.vocabulary[3]
+    run = first.absorb([0, 1], forbid=[gone], num_epochs=1, progress=False)
+    assert (len(run.topics), run.config["num_topics"]) == (3, 3)
+    assert len(run.documents) == len(first.documents)
+    assert gone not in run.corpus.vocabulary
+    best = lntm.reports.representative_documents(run, num_docs=1)
+    given = {"corpus": run.corpus, "texts": run.texts}
+    transformed = run.transform(progress=False)
+    found = lntm.reports.representative_documents(transformed, num_docs=1, **given)
+    pd.testing.assert_frame_equal(best, found)
+    assert run.before is first
+    again = lntm.load_run(run.split(0, num_epochs=1, progress=False).save(tmp_path / "run"))
+    assert again.decisions == [{"absorb": [[0, 1]], "forbid": [gone]}, {"split": {"0": 2}}]
+    known = again.split_documents(run.corpus)
+    assert known.test_index.tolist() == first.split_documents(first.corpus).test_index.tolist()
+    other = again.forbid(run.corpus.vocabulary[0], corpus=run.corpus, num_epochs=1, progress=False)
+    assert other.save(tmp_path / "other").is_dir()

@@ -38,7 +38,7 @@ import functools
 import time
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -246,7 +246,7 @@ def measured(settings: Settings, design: str, seed: int) -> dict[str, Any]:
         found = lntm.outcomes.estimate(
             *(model, corpus, "y ~ topics + x"),
             family=family,
-            draws=method,
+            draws=cast(Any, method),
             num_draws=settings.num_draws,
             topics=data.model is None,
             seed=seed,

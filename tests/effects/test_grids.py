@@ -76,6 +76,7 @@ def test_a_second_column_divides_predictions_by_a_few_values(effects, columns) -
     assert len(found) == 50 * len(ages)
     days = effects.predict("age", "date")["date"].unique().tolist()
     assert days == np.sort(columns["date"])[[0, 10, 20, 29, 39]].tolist()
+    assert "The formula has age in whole numbers, taken as amounts; C(age)" in repr(effects)
     lines = effects.plot("date", by="age", topics=[0])
     assert [text.get_text() for text in lines.get_legend().get_texts()] == [f"{a:g}" for a in ages]
 

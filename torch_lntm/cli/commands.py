@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import shlex
 import subprocess
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -373,8 +372,6 @@ def refine(
         top_n: Number of top words to print for each topic.
         overwrite: Replace an existing run.
     """
-    from torch_lntm.io.runs import corpus_facts
-
     lntm.io.check_target(Path(out), overwrite)
     run, corpus = documents.load()
     if not documents.are_of_fit:
@@ -383,8 +380,7 @@ def refine(
         topic: _whole(number) for topic, number in mapping_option("split", split or {}).items()
     }
     refined = lntm.refine(
-        run,
-        documents.training(run, corpus),
+        replace(run, corpus=corpus),
         split=parts,
         absorb=[_items(topics) for topics in (absorb or "").split(";") if topics.strip()],
         forbid=_items(forbid or ""),
@@ -392,20 +388,7 @@ def refine(
         **options,
         **documents.random,
     )
-    held_out, words = run.split_documents(corpus), refined.model.vocabulary
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
-        corpus = corpus if words is None else corpus.with_vocabulary(words)
-    config = {"num_topics": refined.model.num_topics, "posterior": "hmc", "out": out}
-    lntm.io.save_run(
-        out,
-        refined.model,
-        refined,
-        run.config | config,
-        metadata={"corpus": corpus_facts(corpus)},
-        split=None if held_out is None else replace(held_out, corpus=corpus),
-        overwrite=overwrite,
-    )
+    replace(refined, config=refined.config | {"out": out}).save(out, overwrite=overwrite)
     show(refined.topic_table(top_n=top_n))
     show(f"\nThe refined run is in {out}")
 
@@ -530,6 +513,8 @@ def effects(
         columns = [name for name in (predict, by) if name]
         rows = found.predict(*columns, level=level) if columns else found.table(level)
         show(lntm.frames.render(rows, print_as))
+    if figure is not None:
+        say(f"the figure is in {figure}")
     return STOPPED["interrupted"] if found.interrupted else 0
 
 

@@ -150,7 +150,7 @@ class Fitted(ABC):
         options = {"groups": self.groups, **options}
         return report(self, self.check_corpus(corpus), path, **options)
 
-    def split(self, topic: int | str, into: int = 2, **options: Any) -> RefinedResult:
+    def split(self, topic: int | str, into: int = 2, **options: Any) -> Any:
         """Split a topic into parts, and go on; see :func:`~torch_lntm.inference.refine`.
 
         Args:
@@ -160,15 +160,19 @@ class Fitted(ABC):
         """
         return self._refine(split={topic: into}, **options)
 
-    def absorb(self, topic: int | str, *others: int | str, **options: Any) -> RefinedResult:
-        """Let a topic absorb others, and go on; see :func:`~torch_lntm.inference.refine`."""
-        return self._refine(absorb=[(topic, *others)], **options)
+    def absorb(self, *topics: Any, **options: Any) -> Any:
+        """Let the first of some topics, or of a list, absorb the others, and go on.
 
-    def forbid(self, *words: str, **options: Any) -> RefinedResult:
+        See :func:`~torch_lntm.inference.refine`.
+        """
+        is_list = len(topics) == 1 and isinstance(topics[0], (list, tuple))
+        return self._refine(absorb=[topics[0] if is_list else topics], **options)
+
+    def forbid(self, *words: str, **options: Any) -> Any:
         """Leave words out, and go on; see :func:`~torch_lntm.inference.refine`."""
         return self._refine(forbid=words, **options)
 
-    def move(self, *words: str, to: int | str, **options: Any) -> RefinedResult:
+    def move(self, *words: str, to: int | str, **options: Any) -> Any:
         """Move words to a topic, and go on; see :func:`~torch_lntm.inference.refine`."""
         return self._refine(move=dict.fromkeys(words, to), **options)
 
@@ -177,10 +181,14 @@ class Fitted(ABC):
 
         return summarise_corpus(source, corpus, progress=False)
 
-    def _refine(self, **changes: Any) -> RefinedResult:
+    def _refine(self, **changes: Any) -> Any:
         from torch_lntm.inference.steering import refine
 
         return refine(self, **changes)
+
+    def continued(self, refined: RefinedResult) -> Any:
+        """A refined fit in the form of this one, a result."""
+        return refined
 
     def check_corpus(self, corpus: Any = None) -> Corpus:
         """The documents that a caller gives, or those of the fit.

@@ -123,7 +123,7 @@ def refine(
     num_epochs: int = 5,
     seed: int = 0,
     progress: bool = True,
-) -> RefinedResult:
+) -> Any:
     """Change topics of a fit by hand, and let all of them settle in a few epochs.
 
     Nothing else begins anew: the other topics keep their words and their places in the documents,
@@ -147,7 +147,8 @@ def refine(
         progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The refined fit, with a model of its own.
+        A :class:`RefinedResult` with a model of its own; of a run, a new run with it as its result.
+        ``before`` is the fit that was refined, and ``decisions`` are all changes since the first.
 
     Raises:
         ConfigError: A topic or word does not exist, a topic is in two changes, no topic or word is
@@ -182,7 +183,7 @@ def refine(
     engine = MonteCarloEM(new, max_epochs=num_epochs, start=start, seed=seed, progress=progress)
     result = engine.fit(corpus)
     of = {item.name: getattr(result, item.name) for item in fields(result)}
-    return RefinedResult(**of, before=fit, decision=decision.to_json())
+    return fit.continued(RefinedResult(**of, before=fit, decision=decision.to_json()))
 
 
 @dataclass(frozen=True)

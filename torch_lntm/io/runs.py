@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -71,6 +72,7 @@ class Run(Fitted):
         corpus: The documents of the fit, with those that it held out, if they are known.
         result: The result of the fit, if it is fresh.
         texts: Texts of the documents, if they are known, for reports.
+        before: The run that :func:`~torch_lntm.refine` changed, if any.
     """
 
     path: Path | None
@@ -83,6 +85,7 @@ class Run(Fitted):
     texts: Iterable[str] | None = None
     _split: Split[Corpus] | None = None
     _scores: pd.DataFrame | None = None
+    before: Run | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f"{str(self.path)!r}, "
@@ -213,6 +216,21 @@ class Run(Fitted):
         of_test = None if self._scores is None else scores.score_records(self._scores)
         facts = {"metadata": self.metadata, "split": self._split, "evaluation": of_test, **options}
         return save_run(path, self.model, self.result, self.config, **facts)
+
+    def continued(self, refined: RefinedResult) -> Run:
+        """The run of a refined fit to the same documents, without the words that it forbids."""
+        corpus, split, words = refined.check_corpus(), None, refined.model.vocabulary
+        if self.corpus is not None and self.training.num_docs == corpus.num_docs:
+            corpus, split = self.corpus, self.split_documents(self.corpus)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
+                corpus = corpus if words is None else corpus.with_vocabulary(words)
+            split = None if split is None else replace(split, corpus=corpus)
+        config = {"num_topics": refined.model.num_topics, "posterior": "hmc"}
+        config |= {} if split else {"test_fraction": 0.0}
+        facts = facts_of(refined) | {"corpus": corpus_facts(corpus)}
+        known = (refined.history, corpus, refined, self.texts, split, None, self)
+        return Run(None, refined.model, self.config | config, facts, *known)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import align, is_missing
 from torch_lntm.inference import DocumentTopics
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import shorten
 
@@ -21,7 +22,7 @@ _TEXT, _WORDS = 420, 15
 
 
 def representative_documents(
-    proportions: DocumentTopics,
+    proportions: DocumentTopics | Fitted,
     *,
     num_docs: int = 3,
     topics: Sequence[int | str] | None = None,
@@ -31,7 +32,8 @@ def representative_documents(
     """The documents that represent each topic best, because they have the largest share of it.
 
     Args:
-        proportions: The result of :func:`torch_lntm.inference.transform`.
+        proportions: The result of :func:`torch_lntm.inference.transform`; or a fit or run, whose
+            documents and texts are the defaults of the others.
         num_docs: Most documents of each topic.
         topics: The topics, by number or name. Defaults to all.
         corpus: The documents, for excerpts: beginnings of ``texts``, or the most frequent words.
@@ -54,6 +56,11 @@ def representative_documents(
         >>> documents["topic"].tolist()[:4]
         [0, 0, 1, 1]
     """
+    if isinstance(proportions, Fitted):
+        fit, own = proportions, corpus is None
+        corpus = fit.check_corpus(corpus)
+        texts = getattr(fit, "texts", None) if own and texts is None else texts
+        proportions = fit.transform(corpus, progress=False)
     if texts is not None and corpus is None:
         raise ConfigError("texts without a corpus; give corpus=, whose documents they belong to")
     names, table = proportions.topic_names, proportions.metadata

@@ -76,7 +76,9 @@ def find_format(path: Path, name: str | None = None) -> Format:
         CorpusError: The path is missing, or its name fits none of the formats.
     """
     if not path.exists():
-        raise CorpusError(f"{path}: no such file or folder; check the path")
+        raise CorpusError(
+            f"{path}: no such file or folder; check the path, or put a text in a list"
+        )
     name = format_name(path) if name is None else name
     if name not in FORMATS:
         raise CorpusError(f"{path}: unknown format {name!r}; give one of {', '.join(FORMATS)}")
