@@ -10,7 +10,7 @@ import torch
 from support.r import run_r
 
 import torch_lntm as lntm
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, CorpusWarning
 
 rdata = pytest.importorskip("rdata", reason="needs rdata")
 
@@ -85,6 +85,20 @@ def test_elements_are_what_stm_would_have_estimated(fit):
     single = lntm.inference.ThetaDraws.of(draws.theta[:1], model)
     with pytest.raises(ConfigError, match="one draw of each document; expected at least 2"):
         lntm.interop.to_stm(single, corpus, path.with_name("single.rds"))
+
+
+def test_a_random_term_leaves_the_regression_on_the_other_columns(tmp_path):
+    half = np.arange(75) % 2
+    posts = lntm.example_corpus().with_metadata({"x": half * 1.0, "blog": [*"abc"] * 25})
+    run = lntm.fit(posts, 3, prevalence="~ x + (1 | blog)", max_epochs=3, progress=False)
+    with pytest.warns(CorpusWarning, match="stm has no random terms"):
+        lntm.interop.to_stm(run, posts, tmp_path / "fit.rds")
+    found = read(tmp_path / "fit.rds")
+    assert (found["mu"]["gamma"].shape, found["settings"]["gamma"]["mode"]) == ((2, 2), "Pooled")
+    means = found["mu"]["mu"].T
+    assert np.ptp(means[half == 0], 0).max() < 1e-9 < np.ptp(means, 0).min()
+    assert "The model has (1 | blog), and the formula has not" in repr(run.effects("~ x"))
+    assert "and the formula has not" not in repr(run.effects("~ x + (1 | blog)"))
 
 
 @pytest.mark.slow

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    CorpusWarning,
+    import_extra,
+    require_whole,
+    warn,
+)
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.frames import align, is_default
 from torch_lntm.inference import DocumentTopics, DrawSource, ThetaDraws, theta_draws, transform
@@ -247,7 +254,11 @@ def to_stm(source: DrawSource | Fitted, corpus: Corpus, path: str | Path) -> Non
     encoded = model.encode(corpus)
     batch, words = encoded.batch(), np.flatnonzero(encoded.word_totals)
     theta, eta, covariance = _logit_moments(draws)
-    x, gamma = _regression(model.prior.regressors(batch), eta)
+    regressors = model.prior.regressors(batch, of_levels=False)
+    if regressors is not None and model.prior.regressors(batch) is None:
+        what = "stm has no random terms: the regression of the file leaves them out, and its sigma"
+        warn(f"{what} includes the differences between their levels", CorpusWarning)
+    x, gamma = _regression(regressors, eta)
     rest, plain = eta - x @ gamma, x.shape[1] == 1
     sigma = covariance + rest.T @ rest / len(eta)
     logbeta, tokens = _log_probs(model, words), np.asarray(encoded.word_totals)[words]

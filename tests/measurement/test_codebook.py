@@ -81,7 +81,7 @@ def test_documents_of_the_discovery_are_known_by_words_and_name(corpus, halves, 
         name in discovery.metadata.index for name in corpus.metadata.index
     ]
     first = discovery.metadata.index[0]
-    with pytest.raises(ConfigError, match=rf"32 of 60 documents .*, the first of them '{first}'"):
+    with pytest.raises(ConfigError, match=rf"32 of 60 documents .*, the first of them {first}[.]"):
         book.measure(corpus)
     measured = book.measure(corpus, allow_discovery=True, num_draws=2, progress=False)
     assert "60 documents, 32 of them documents of discovery" in repr(measured)

@@ -67,12 +67,14 @@ def test_the_report_says_what_the_largest_effect_means() -> None:
         ("y ~ topics + x + I(2 * x)", "normal", "is determined by"),
         ("y ~ topics", "binomial", "both 0 and 1"),
         ("y ~ topics", "poisson", "counts from 0"),
+        ("side ~ topics", "normal", "Of two classes, make a column of 0 and 1"),
         ("one ~ topics", "gamma", "expected one of normal, binomial, poisson"),
     ],
 )
 def test_refusals(formula: str, family: Any, message: str) -> None:
+    posts = make_posts(side=["l", "r"] * 20)
     with pytest.raises(ConfigError, match=message):
-        lntm.outcomes.estimate(lntm.models.ctm(3, 10), make_posts(), formula, family=family)
+        lntm.outcomes.estimate(lntm.models.ctm(3, 10), posts, formula, family=family)
 
 
 def test_missing_outcomes_are_refused() -> None:

@@ -181,6 +181,7 @@ def estimate(
         notes=(
             *_notes(outcome, on, link, method, used, corpus.lengths[rows]),
             *_codes(fitted, columns),
+            *([] if clusters is not None else _left_out(fitted, proportions.model)),
         ),
         model=proportions.model,
         num_draws=used.num_draws,
@@ -230,6 +231,18 @@ def _codes(formula: Formula, columns: pd.DataFrame) -> list[str]:
     classes = ", ".join(f"C({name})" for name in found)
     what = f"{', '.join(found)} in whole numbers, taken as amounts"
     return [f"The formula has {what}; {classes} makes each value a class."] if found else []
+
+
+def _left_out(formula: Formula, model: TopicModel) -> list[str]:
+    """A note on random terms of the model that the formula lacks."""
+    covariates = getattr(model.prior, "covariates", None)
+    terms = [] if covariates is None else [n for n in covariates.random if n not in formula.random]
+    return [
+        f"The model has (1 | {name}), and the formula has not: the intervals take documents of one "
+        f"{name} as independent, so they may be far too narrow."
+        for name in terms
+        if name not in formula.kinds
+    ]
 
 
 def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int]) -> None:

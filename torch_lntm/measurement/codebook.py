@@ -174,7 +174,7 @@ class Codebook(Fitted):
             return documents
         raise ConfigError(
             f"{seen.sum()} of {len(seen)} documents are documents of the discovery, the first of "
-            f"them {seen.index[seen.argmax()]!r}. Topics fit those better than others, so measure "
+            f"them {seen.idxmax()}. Topics fit those better than others, so measure "
             "others: divide documents first (corpus.split_for_discovery), leave these out "
             "(corpus[~book.seen(corpus)]), or, to describe them only, "
             "book.measure(corpus, allow_discovery=True)"

@@ -223,7 +223,13 @@ def _read(corpus: Corpus, formula: str, family: str) -> _Data:
         "binomial": (set(y) == {0.0, 1.0}, "both 0 and 1, and no other value"),
         "poisson": (bool((y >= 0).all() and (y == y.round()).all() and y.any()), "counts from 0"),
     }[family]
-    if len(outcomes.names) != 1 or not allowed:
+    if len(outcomes.names) != 1:
+        raise ConfigError(
+            f"the outcome {left.strip()!r} has the columns {', '.join(outcomes.names):.200}; "
+            "expected one of numbers. Of two classes, make a column of 0 and 1, and take "
+            "family='binomial'"
+        )
+    if not allowed:
         raise ConfigError(
             f"the outcome {left.strip()!r} has values such as {y[:3].tolist()}; the family "
             f"{family} expects {what}, in a column of numbers"

@@ -93,9 +93,12 @@ def plot_effects(
             each.tick_params(axis="x", labelbottom=True)
     for each, (title, series) in zip(axes, panels.items(), strict=True):
         _draw_panel(each, series, kind)
-        each.set_title(title, fontsize="medium", parse_math=False)
-    names = {"xlabel": along, "ylabel": across} if kind == "text" else {"xlabel": across}
-    names = {"ylabel": along, **names}
+        letters = style.NAME_LETTERS if len(panels) > 1 else len(title)
+        each.set_title(style.shorten(title, letters), fontsize="medium", parse_math=False)
+    if kind == "text":
+        names = {"xlabel": along.replace(", ", ",\n"), "ylabel": across}
+    else:
+        names = {"xlabel": across, "ylabel": along}
     options: dict[str, Any] = {"frameon": False, "fontsize": "small", "title": classes}
     if len(panels) == 1:
         axes[0].set(**names)

@@ -255,7 +255,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         if scale > 1.0:
             self.set_(covariance=self.covariance.detach().double() * scale)
 
-    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+    def regressors(
+        self, batch: DocumentBatch, *, of_levels: bool = True
+    ) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`. An intercept only."""
         ones = torch.ones(batch.num_docs, 1, dtype=torch.float64, device=self.loc.device)
         return ones, ones.new_zeros(1)

@@ -143,9 +143,11 @@ class MixedPrior(StructuralPrior):
             values = values + torch.cat([part, part.new_zeros(1, *part.shape[1:])])[at]
         return values
 
-    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
-        """See :meth:`DocumentPrior.regressors`. None: a dense design would be too large."""
-        return None
+    def regressors(
+        self, batch: DocumentBatch, *, of_levels: bool = True
+    ) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`."""
+        return None if of_levels else super().regressors(batch)
 
     @property
     def num_changes(self) -> int:  # type: ignore[override]

@@ -202,11 +202,15 @@ class DocumentPrior(nn.Module):
         """
         raise undefined(self, "contrast_covariance")
 
-    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+    def regressors(
+        self, batch: DocumentBatch, *, of_levels: bool = True
+    ) -> tuple[Tensor, Tensor] | None:
         """Regressors of a normal eta's prior mean, if fits learn its coefficients.
 
         Args:
             batch: As for :meth:`space`.
+            of_levels: Whether levels of random terms belong to them. Priors with random terms then
+                have no regressors, because a dense design would be too large.
 
         Returns:
             Regressors ``(num_docs, num_rows)``, float64, and penalties ``(num_rows,)``, which are

@@ -144,7 +144,9 @@ class StructuralPrior(LogisticNormalPrior):
         slopes = self.penalty.expand(self.num_covariates)
         return torch.cat([slopes.new_zeros(1), slopes])
 
-    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+    def regressors(
+        self, batch: DocumentBatch, *, of_levels: bool = True
+    ) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`. An intercept and the standardised covariates."""
         u = self.standardised(batch)
         return torch.cat([u.new_ones(batch.num_docs, 1), u], 1), self._penalties()
