@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -61,7 +62,8 @@ def own_code(corpus):
     before = dict(CONSTRUCTORS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
-        exec(compile(code_of("own_parts.md"), "own_parts.md", "exec"), module.__dict__)
+        code = re.sub(r"^corpus = .*\n", "", code_of("own_parts.md"), flags=re.MULTILINE)
+        exec(compile(code, "own_parts.md", "exec"), module.__dict__)
     sys.modules["own_code"] = module
     yield module
     del sys.modules["own_code"], GUIDES["mode"]

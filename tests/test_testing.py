@@ -107,6 +107,11 @@ class _Resting(_Prior):
         pass
 
 
+class _Detached(_Prior):
+    def location(self, batch):
+        return self.loc.detach()
+
+
 def _with_space(kind: type[NormalSpace]) -> _Prior:
     class Broken(_Prior):
         def space(self, batch):
@@ -130,6 +135,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
         (_WiderContrasts(), "identified"),
         (_NoCovariance(), "latent_outer is not the expectation"),
         (_Resting(), "does not maximise"),
+        (_Detached(), "depends on loc, but has no gradient"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -217,6 +223,8 @@ def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
 )
 def test_words_keep_their_contract(words, batch) -> None:
     testing.check_words(words, batch)
+    # All pairs of so many words would take 200 GB.
+    testing.check_words(words, replace(batch, num_words=3000))
 
 
 class _OtherPrior(DirichletTopics):

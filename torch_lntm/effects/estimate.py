@@ -19,11 +19,10 @@ from torch_lntm.effects.linear import LinearRegression, regress_linear
 from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
-from torch_lntm.effects.result import FEW, Effects, Link
+from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, knows_its_options, require_one, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import Survey, read_survey
-from torch_lntm.formulas.language import level_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel
@@ -178,11 +177,7 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        notes=(
-            *_notes(outcome, on, link, method, used, corpus.lengths[rows]),
-            *_codes(fitted, columns),
-            *([] if clusters is not None else _left_out(fitted, proportions.model)),
-        ),
+        notes=_notes(outcome, on, link, method, used, corpus.lengths[rows]),
         model=proportions.model,
         num_draws=used.num_draws,
         interrupted=used.num_draws < proportions.num_draws,
@@ -217,32 +212,6 @@ def _notes(
             "includes it."
         )
     return tuple(notes)
-
-
-def _codes(formula: Formula, columns: pd.DataFrame) -> list[str]:
-    """A note on columns of a few whole numbers, which may be codes of classes."""
-    coded = {level_column(expression) for expression in formula.levels}
-    found = [
-        name
-        for name, kind in formula.kinds.items()
-        if kind == "number" and name not in coded and 2 < columns[name].nunique() <= FEW
-        if (columns[name] % 1 == 0).all()
-    ]
-    classes = ", ".join(f"C({name})" for name in found)
-    what = f"{', '.join(found)} in whole numbers, taken as amounts"
-    return [f"The formula has {what}; {classes} makes each value a class."] if found else []
-
-
-def _left_out(formula: Formula, model: TopicModel) -> list[str]:
-    """A note on random terms of the model that the formula lacks."""
-    covariates = getattr(model.prior, "covariates", None)
-    terms = [] if covariates is None else [n for n in covariates.random if n not in formula.random]
-    return [
-        f"The model has (1 | {name}), and the formula has not: the intervals take documents of one "
-        f"{name} as independent, so they may be far too narrow."
-        for name in terms
-        if name not in formula.kinds
-    ]
 
 
 def _warn_of_separation(text: str, labels: Sequence[str], topics: Sequence[int]) -> None:

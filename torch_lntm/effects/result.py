@@ -176,8 +176,29 @@ class Effects:
     interrupted: bool = False
 
     def __repr__(self) -> str:
-        notes = [*self.notes, *filter(None, [self.agreement])]
+        notes = [*self.notes, *self.cautions, *filter(None, [self.agreement])]
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *notes])
+
+    @property
+    def cautions(self) -> list[str]:
+        """Sentences on columns that may be codes, and on random terms of the model left out."""
+        found = [
+            name
+            for name, kind in self.formula.kinds.items()
+            if kind == "number" and not self._has_levels(name)
+            if 2 < self.columns[name].nunique() <= FEW and (self.columns[name] % 1 == 0).all()
+        ]
+        classes = ", ".join(f"C({name})" for name in found)
+        what = f"The formula has {', '.join(found)} in whole numbers, taken as amounts"
+        sentences = [f"{what}; {classes} makes each value a class."] if found else []
+        covariates = getattr(self.model.prior, "covariates", None)
+        terms = {} if covariates is None or self.design.clusters is not None else covariates.random
+        return sentences + [
+            f"The model has (1 | {name}), and the formula has not: the intervals take documents of "
+            f"one {name} as independent, so they may be far too narrow."
+            for name in terms
+            if name not in self.formula.random and name not in self.formula.kinds
+        ]
 
     def _names(self) -> list[str]:
         """Names of the responses: those of topics, or words that tell them, and those of groups."""

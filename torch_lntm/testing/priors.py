@@ -57,6 +57,7 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     _check_space(space, model, batch, "space")
     _check_independence(space, model, batch)
     _check_program_density(space, model, batch)
+    _check_gradients(space, model, batch)
     _check_draws(space, model, batch)
     identified = prior.identified(batch)
     _check_space(identified, model, batch, "identified")
@@ -124,6 +125,23 @@ def _check_independence(space: LatentSpace, model: TopicModel, batch: DocumentBa
         message = "space(): a document's prior depends on the other documents of its batch"
         equal(alone.logits(z[row]), together.logits(z[row]), message)
         equal(alone.log_density(z[row]), together.log_density(z[row]), message)
+
+
+def _check_gradients(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
+    """The program's density has a gradient in every parameter it depends on, as SVI needs it."""
+    latents = space.latents(_draw(space, batch))
+    learned = {n: p for n, p in model.prior.named_parameters() if p.requires_grad}
+    density = _site_log_prob(model, batch, latents).sum()
+    found: Any = [None] * len(learned)
+    if density.requires_grad:
+        found = torch.autograd.grad(density, [*learned.values()], allow_unused=True)
+    for name, gradient in zip(learned, found, strict=True):
+        if gradient is None:
+            other = copy.deepcopy(model)
+            with torch.no_grad():
+                dict(other.prior.named_parameters())[name].add_(0.1)
+            moved = _site_log_prob(other, batch, latents).sum()
+            equal(moved, density, f"the program's density depends on {name}, but has no gradient")
 
 
 def _by_document(
