@@ -209,3 +209,10 @@ def test_a_refined_run_is_a_run(tmp_path: Path) -> None:
     assert known.test_index.tolist() == first.split_documents(first.corpus).test_index.tolist()
     other = again.forbid(run.corpus.vocabulary[0], corpus=run.corpus, num_epochs=1, progress=False)
     assert other.save(tmp_path / "other").is_dir()
+    # As many other documents are not those of the fit.
+    size = len(first.training)
+    strange = lntm.example_corpus()[:size].with_vocabulary(first.corpus.vocabulary)
+    moved = first.split(0, corpus=strange, num_epochs=1, progress=False)
+    assert moved.corpus.fingerprint() == strange.fingerprint() != first.training.fingerprint()
+    assert moved.texts is None
+    assert len(moved.documents) == size

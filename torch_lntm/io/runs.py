@@ -219,17 +219,21 @@ class Run(Fitted):
 
     def continued(self, refined: RefinedResult) -> Run:
         """The run of a refined fit to the same documents, without the words that it forbids."""
-        corpus, split, words = refined.check_corpus(), None, refined.model.vocabulary
-        if self.corpus is not None and self.training.num_docs == corpus.num_docs:
-            corpus, split = self.corpus, self.split_documents(self.corpus)
+        corpus, split, texts = refined.check_corpus(), None, None
+        if self.corpus is not None:
+            own, words = self.corpus, refined.model.vocabulary
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of the forbidden words
-                corpus = corpus if words is None else corpus.with_vocabulary(words)
-            split = None if split is None else replace(split, corpus=corpus)
+                own = own if words is None else own.with_vocabulary(words)
+            of_fit = self.split_documents(self.corpus)
+            of_fit = None if of_fit is None else replace(of_fit, corpus=own)
+            training = own if of_fit is None else of_fit.train
+            if training.fingerprint() == corpus.fingerprint():  # and not those of another corpus
+                corpus, split, texts = own, of_fit, self.texts
         config = {"num_topics": refined.model.num_topics, "posterior": "hmc"}
         config |= {} if split else {"test_fraction": 0.0}
         facts = facts_of(refined) | {"corpus": corpus_facts(corpus)}
-        known = (refined.history, corpus, refined, self.texts, split, None, self)
+        known = (refined.history, corpus, refined, texts, split, None, self)
         return Run(None, refined.model, self.config | config, facts, *known)
 
     @property
