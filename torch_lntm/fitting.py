@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,6 +16,7 @@ from torch_lntm.corpus.examples import EXAMPLES
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS, read_documents
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
+from torch_lntm.inference import FitResult
 from torch_lntm.io.runs import Run, corpus_facts, facts_of
 from torch_lntm.recipes import FitComponents, Recipe, refuse_unknown
 from torch_lntm.reports.scores import held_out_scores
@@ -90,35 +91,31 @@ def fit(
     corpus, texts = read_documents(read[0], **{**read[1], **reading})
     config: dict[str, Any] = {"num_topics": num_topics, "seed": seed, "progress": progress}
     about: dict[str, Any] = {"device": where, "test_fraction": test_fraction}
-    prepared = prepare(corpus, recipe, options | config, **about)
-    split = prepared.split
-    result = prepared.parts.engine.fit(corpus if split is None else split.train)
-    recipe, guide = prepared.recipe, prepared.parts.guide
+    split, recipe, (_, guide, engine) = prepare(corpus, recipe, options | config, **about)
+    result = engine.fit(corpus if split is None else split.train)
     config |= {"model": model, "posterior": recipe.posterior if recipe.samples else guide.name}
     config |= {"device": where.type, "test_fraction": test_fraction}
     config["corpus"] = str(documents) if isinstance(documents, (str, Path)) else None
     config |= _plain(reading | {**recipe.options, **options})
-    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
     scores = None
     with suppress(KeyboardInterrupt):  # Ctrl-C keeps the fit
         if result.stop_reason not in ("interrupted", "terminated"):
-            scores = held_out_scores(prepared.parts.guide, split, seed=seed, progress=progress)
+            scores = held_out_scores(guide, split, seed=seed, progress=progress)
+    return run_of(result, config, corpus, split, scores, texts)
+
+
+def run_of(
+    result: FitResult,
+    config: dict[str, Any],
+    corpus: Corpus,
+    split: Split[Corpus] | None,
+    scores: Any,
+    texts: Iterable[str] | None = None,
+) -> Run:
+    """The fresh run of a fit to documents, whose further arguments are attributes of a run."""
+    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
     known = (result.history, corpus, result, texts, split, scores)
     return Run(None, result.model, config, facts, *known)
-
-
-class Prepared(NamedTuple):
-    """A fit that is ready to run.
-
-    Attributes:
-        split: Training and held-out documents, or ``None``.
-        recipe: The recipe, completed for the corpus.
-        parts: The model, its guide and the engine.
-    """
-
-    split: Split[Corpus] | None
-    recipe: Recipe
-    parts: FitComponents
 
 
 def prepare(
@@ -129,7 +126,7 @@ def prepare(
     device: torch.device | str,
     test_fraction: float = 0.0,
     model_options: Mapping[str, Any] | None = None,
-) -> Prepared:
+) -> tuple[Split[Corpus] | None, Recipe, FitComponents]:
     """Divide a corpus, and make the model, its guide and the engine for the training documents.
 
     Args:
@@ -140,6 +137,9 @@ def prepare(
         device: Device of the model.
         test_fraction: Share of the documents to hold out.
         model_options: As for :meth:`Recipe.make`.
+
+    Returns:
+        The split, or ``None``; the recipe, completed for the corpus; and the parts of the fit.
     """
     options = dict(options)
     seed = options.pop("seed")
@@ -152,7 +152,7 @@ def prepare(
         options=options,
         model_options=model_options,
     )
-    return Prepared(split, recipe, parts)
+    return split, recipe, parts
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

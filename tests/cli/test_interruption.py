@@ -108,7 +108,7 @@ def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
 
     fit = ["fit", counts, *QUICK, "--checkpoint-seconds", "0"]
     with monkeypatch.context() as patch:
-        patch.setattr("torch_lntm.io.save_run", killed)
+        patch.setattr("torch_lntm.io.runs.save_run", killed)
         with pytest.raises(SystemError):
             main(fit)
     assert main(fit) == 0

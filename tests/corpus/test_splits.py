@@ -112,11 +112,6 @@ def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
     check_moments(drawn.astype(float), document, round(fraction * int(document.sum())))
 
 
-def test_documents_of_a_billion_tokens_are_not_divided():
-    with pytest.raises(CorpusError, match="a document of 1000000000 tokens cannot be divided"):
-        Corpus.from_matrix([[5], [10**9]]).hold_out_words()
-
-
 def test_neighbouring_documents_are_drawn_independently():
     # Correlation of 20,000 independent pairs: |z| beyond 5 has a rate of 6e-7.
     corpus = Corpus.from_matrix(np.full((40_000, 2), 4))

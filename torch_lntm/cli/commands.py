@@ -19,14 +19,9 @@ from torch_lntm.cli.command import (
     show,
     takes,
 )
-from torch_lntm.cli.documents import (
-    Computation,
-    Documents,
-    RunDocuments,
-    source_of,
-)
+from torch_lntm.cli.documents import Computation, Documents, RunDocuments, source_of
 from torch_lntm.cli.launch import STOPPED
-from torch_lntm.cli.values import lists_option, mapping_option, whole_numbers
+from torch_lntm.cli.values import items_of, lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
 
 if TYPE_CHECKING:
@@ -195,7 +190,7 @@ def evaluate(
         out: JSON file for the scores, in addition to the printed table.
         overwrite: Replace an existing file.
     """
-    chosen = [name.strip() for name in metrics.split(",")]
+    chosen = items_of(metrics)
     if unknown := [name for name in chosen if name not in _METRICS]:
         raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
     refuse_existing(out, overwrite)
@@ -382,8 +377,8 @@ def refine(
     refined = lntm.refine(
         replace(run, corpus=corpus),
         split=parts,
-        absorb=[_items(topics) for topics in (absorb or "").split(";") if topics.strip()],
-        forbid=_items(forbid or ""),
+        absorb=[items_of(topics) for topics in (absorb or "").split(";") if topics.strip()],
+        forbid=items_of(forbid),
         move=mapping_option("move", move or {}),
         **options,
         **documents.random,
@@ -391,11 +386,6 @@ def refine(
     replace(refined, config=refined.config | {"out": out}).save(out, overwrite=overwrite)
     show(refined.topic_table(top_n=top_n))
     show(f"\nThe refined run is in {out}")
-
-
-def _items(text: str) -> list[str]:
-    """Items of an option, separated by commas."""
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _whole(number: Any) -> int:
@@ -711,7 +701,7 @@ def report(
         train = documents.training(run, corpus)
         shown["stability"] = lntm.topic_stability(run, train, stability, **documents.random)
     if by is not None:
-        shown["by"] = [column.strip() for column in by.split(",") if column.strip()]
+        shown["by"] = items_of(by)
     shown |= {"source": drawn, "texts": documents.texts(), **documents.random}
     say(f"wrote {lntm.report(run, corpus, out, overwrite=overwrite, **shown)}")
 

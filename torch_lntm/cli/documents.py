@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from torch_lntm.corpus import Corpus
-    from torch_lntm.corpus.readers.formats import Format
     from torch_lntm.inference import DrawSource
     from torch_lntm.io import Run
 
@@ -138,11 +137,6 @@ class Documents:
 
         return texts_of(self.path, self.options)
 
-    def _format(self) -> Format:
-        from torch_lntm.corpus.readers.formats import find_format
-
-        return find_format(self.path, self.options.get("format"))
-
 
 def _example(corpus: str | None) -> Any:
     """The example corpus of a name, if any."""
@@ -214,7 +208,7 @@ class RunDocuments(Documents):
         """
         vocabulary, config, chosen = run.model.vocabulary, _reading_of(run), self.given
         self.given = self._of_fit(config) | chosen
-        if vocabulary is not None and self._format().holds == "texts":
+        if vocabulary is not None and self.texts() is not None:
             from torch_lntm.corpus.readers import TOKENS
 
             # The vocabulary of the model chooses the words, also of the documents of the fit.

@@ -258,20 +258,11 @@ class _Task:
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""
-        from torch_lntm.io.runs import corpus_facts
+        from torch_lntm.fitting import run_of
 
+        options = {name: self.config[name] for name in ("keep_chains", "overwrite")}
         try:
-            lntm.io.save_run(
-                self.path,
-                self.parts.model,
-                result,
-                self.config,
-                metadata={"corpus": corpus_facts(self.corpus)},
-                split=self.split,
-                evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
-                keep_chains=self.config["keep_chains"],
-                overwrite=self.config["overwrite"],
-            )
+            run_of(result, self.config, self.corpus, self.split, scores).save(self.path, **options)
         except (ConfigError, OSError):
             if unfinished.started:
                 say(f"the checkpoint in {unfinished.folder} is kept; run the command again")

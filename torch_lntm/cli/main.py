@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -201,11 +202,7 @@ def add_option(group: Any, option: Option, **settings: Any) -> None:
 def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -> dict[str, Any]:
     """Values of all options: from the arguments, else the configuration file, else the defaults."""
     # Messages spell options as Python and configuration files do, so both spellings are accepted.
-    flags = [a.partition("=") if a.startswith("--") else (a, "", "") for a in arguments]
-    arguments = [
-        flag.replace("_", "-") + sign + value if flag.startswith("--") else flag
-        for flag, sign, value in flags
-    ]
+    arguments = [re.sub("^--[^=]+", lambda flag: flag[0].replace("_", "-"), a) for a in arguments]
     config: Path | None = parser.parse_known_args(arguments)[0].config
     known = known_options(command)
     if config is not None:
@@ -215,11 +212,13 @@ def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -
         value = values[option.name]
         if option.is_positional and config is None and str(value).endswith((".yaml", ".yml")):
             parser.error(f"{value}: is a configuration file; did you mean --config {value}?")
-    missing = [option for option in known.values() if option.is_required]
-    missing = [option for option in missing if values[option.name] is None]
+    missing = [
+        option.name.upper() if option.is_positional else f"--{option.name}"
+        for option in known.values()
+        if option.is_required and values[option.name] is None
+    ]
     if missing:
-        names = [o.name.upper() if o.is_positional else f"--{o.name}" for o in missing]
-        parser.error(f"{', '.join(names)} not given")
+        parser.error(f"{', '.join(missing)} not given")
     return {name: values[name] for name in known}
 
 

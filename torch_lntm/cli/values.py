@@ -69,6 +69,11 @@ def _of_kind(kind: Any, value: Any) -> Any:
     return value
 
 
+def items_of(text: str | None) -> list[str]:
+    """Items of an option, separated by commas."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
 def whole_numbers(option: str, text: str) -> list[int]:
     """Numbers in an option such as ``"10,20,50"``."""
     try:
@@ -120,7 +125,7 @@ def lists_option(option: str, value: str | dict[str, Any] | None) -> dict[str, A
     if value is None:
         return None
     return {
-        name: [part.strip() for part in items.split(",")] if isinstance(items, str) else items
+        name: items_of(items) if isinstance(items, str) else items
         for name, items in mapping_option(option, value).items()
     }
 

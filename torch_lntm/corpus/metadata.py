@@ -294,41 +294,28 @@ def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
         raise CorpusError(
             f"metadata {name!r}: expected one value for each of {num_docs} documents, got {got}"
         )
-    if array.dtype.kind in "bif":
-        return array.astype({"b": bool, "i": np.int64, "f": np.float64}[array.dtype.kind])
     if array.dtype.kind == "M":
-        text = array.astype(str).astype(object)
-        text[np.isnat(array)] = None
-        return np.asarray(text)
-    return _from_objects(array if array.dtype.kind != "m" else pd.Series(array).astype(object))
+        missing, array = np.isnat(array), array.astype(str).astype(object)
+        array[missing] = None
+    elif array.dtype.kind not in "bif":
+        array = _from_objects(array)
+    types: dict[str, Any] = {"b": bool, "i": np.int64, "f": np.float64}
+    return array.astype(types.get(array.dtype.kind, object))
 
 
 def _from_objects(values: Any) -> NDArray[Any]:
-    """Column of Python values, by the kind that pandas infers for the present values."""
-    items = values.tolist()
-    is_empty = np.fromiter((isinstance(x, str) and not x for x in items), bool, len(items))
-    missing = pd.isna(np.fromiter(items, object, len(items))) | is_empty
-    present = [x for x, is_missing in zip(items, missing, strict=True) if not is_missing]
-    kind, complete = pd.api.types.infer_dtype(present, skipna=False), not missing.any()
-    array: NDArray[Any] | None = None
-    if kind == "boolean":
-        array = np.array(present, bool if complete else np.float64)
-    elif kind in ("integer", "floating", "mixed-integer-float"):
-        largest = max(abs(int(x)) for x in present) if kind == "integer" else 0
-        if kind == "integer" and complete and largest < 2**63:
-            array = np.array(present, np.int64)
-        elif largest <= EXACT_IN_FLOAT:
-            try:
-                array = np.array(present, np.float64)
-            except OverflowError:  # an integer exceeds the largest float
-                array = None
-    if array is None:
-        array = np.fromiter((_text(x) or None for x in present), object, len(present))
+    """Column of Python values, by the type that pandas infers for the present values."""
+    items = pd.Series(values, dtype=object)
+    present = items[items.notna() & ~items.map(lambda x: isinstance(x, str) and not x)]
+    column = present.infer_objects()
+    kind, complete = column.dtype.kind, len(present) == len(items)
+    if not complete and kind in "bi" and max(map(abs, present)) <= EXACT_IN_FLOAT:
+        column = column.astype(np.float64)
+    elif kind not in ("bif" if complete else "f"):
+        column = pd.Series([_text(x) or None for x in present], present.index, dtype=object)
     if complete:
-        return array
-    column = np.full(len(items), None if array.dtype == object else np.nan, array.dtype)
-    column[~missing] = array
-    return column
+        return column.to_numpy()
+    return column.reindex(items.index).to_numpy(na_value=None if column.dtype == object else np.nan)
 
 
 def parse_column(name: str, values: pd.Series, num_docs: int) -> NDArray[Any]:

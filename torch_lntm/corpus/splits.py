@@ -20,7 +20,6 @@ from torch_lntm.files.writing import atomic_write
 #: The class ``Corpus``, whose module imports this one.
 D = TypeVar("D", bound=Any)
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
-_MAX_TOKENS = 10**9  # numpy draws hypergeometric numbers of fewer tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +151,6 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
     require_whole(0, seed=seed)
     lengths = corpus.lengths
-    if lengths.max() >= _MAX_TOKENS:
-        raise CorpusError(f"the words of a document of {lengths.max()} tokens cannot be divided")
     num_observed = np.rint(observed_fraction * lengths).astype(np.int64)
     num_observed = np.minimum(np.maximum(num_observed, 1), np.maximum(lengths - 1, 1))
     num_observed[lengths == 0] = 0

@@ -87,16 +87,14 @@ class TextStream:
         field = self.options.text_field or "text"
         rows: list[dict[str, Any]] = []
         parts: list[pd.DataFrame] = []
-        place, number = "record 1", 1
+        number = 0
         try:
-            for item in self.read(self.path, self.options):
-                if isinstance(item, tuple):
-                    place, record = item
-                else:
-                    record = dict(item) if isinstance(item, Mapping) else item
-                if not isinstance(record, dict):
-                    message = f"expected a mapping of fields, got {excerpt(str(record))}"
+            for number, item in enumerate(self.read(self.path, self.options), 1):
+                place, found = item if isinstance(item, tuple) else (f"record {number}", item)
+                if not isinstance(found, Mapping):
+                    message = f"expected a mapping of fields, got {excerpt(str(found))}"
                     raise FileError(f"{self.path}, {place}: {message}")
+                record = dict(found)
                 text = record.pop(field, ())
                 if text is None:
                     text = ""  # like an empty field of csv
@@ -112,12 +110,10 @@ class TextStream:
                     parts.append(pd.DataFrame(rows, dtype=object))
                     rows = []
                 yield text
-                number += 1
-                place = f"record {number}"
         except LNTMError:
             raise
         except Exception as error:
-            raise unreadable(f"{self.path}, {place}", error) from error
+            raise unreadable(f"{self.path}, record {number + 1}", error) from error
         parts += [pd.DataFrame(rows, dtype=object)] if rows else []
         if not parts:
             raise FileError(f"{self.path}: holds no document; expected a record for each document")
