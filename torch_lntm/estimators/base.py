@@ -163,7 +163,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, **metadata: Any) -> Self:
         """Fit the model to documents.
 
         Ctrl-C ends the fit at the last finished iteration; the estimator then counts as fitted, and
@@ -174,15 +174,18 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Args:
             X: The documents.
             y: Ignored.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, columns with a value
+                for each document, from which the model learns levels and knots.
 
         Returns:
             The estimator.
 
         Raises:
-            CorpusError: A count is invalid, or there are no tokens.
-            ConfigError: A parameter is out of range.
+            CorpusError: A count is invalid, there are no tokens, or a column is missing or has
+                missing values.
+            ConfigError: A parameter or a formula is invalid, or the documents lack metadata.
         """
-        return self._fit(self._corpus(X, "fit"))
+        return self._fit(self._corpus(X, "fit", **metadata))
 
     def _fit(self, corpus: Corpus) -> Self:
         """See :meth:`fit`."""
@@ -206,7 +209,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             )
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, **metadata: Any) -> Self:
         """Update the model with more documents; the earlier ones are no longer needed.
 
         The first call is a :meth:`fit`, so it needs enough documents to tell the topics apart,
@@ -216,18 +219,15 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Args:
             X: The documents, over the words of the earlier documents.
             y: Ignored.
+            **metadata: As for :meth:`fit`. The first documents must have all levels of the columns.
 
         Returns:
             The estimator.
 
         Raises:
-            CorpusError: A count is invalid, or the first documents have no tokens.
-            ConfigError: A parameter is out of range, or the model comes from a file.
+            CorpusError: As for :meth:`fit`, or a level is new.
+            ConfigError: As for :meth:`fit`, or the model comes from a file.
         """
-        return self._partial_fit(X)
-
-    def _partial_fit(self, X: Any, **metadata: Any) -> Self:
-        """See :meth:`partial_fit`."""
         if getattr(self, "_stepwise", None) is None:
             if hasattr(self, "model_") and not hasattr(self, "_stepwise"):
                 raise ConfigError(
@@ -306,7 +306,22 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # -- documents -------------------------------------------------------------------------------
 
-    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
+    def fit_transform(self, X: Any, y: Any = None, **metadata: Any) -> NDArray[np.floating[Any]]:
+        """Fit the model to documents, and return their topic proportions.
+
+        Args:
+            X: The documents.
+            y: Ignored.
+            **metadata: As for :meth:`fit`.
+
+        Returns:
+            As for :meth:`transform`.
+        """
+        self.fit(X, **metadata)
+        # scikit-learn wraps transform, and a wrapped call inside another would lose the index.
+        return self._proportions(X, self._corpus(X, "transform", **metadata))
+
+    def transform(self, X: Any, **metadata: Any) -> NDArray[np.floating[Any]]:
         """Topic proportions of documents, at their posterior modes.
 
         The mode is the softmax of the posterior mode of the logits, except for ``AspectModel``,
@@ -315,11 +330,17 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
         Args:
             X: The documents.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, columns with a value
+                for each document. Documents without the columns of ``prevalence`` get the prior
+                averaged over the training documents, with a warning.
 
         Returns:
             ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
+
+        Raises:
+            CorpusError: A column is missing or has missing values, or a level is new.
         """
-        return self._proportions(X, self._corpus(X, "transform"))
+        return self._proportions(X, self._corpus(X, "transform", **metadata))
 
     def _proportions(self, X: Any, corpus: Corpus) -> Any:
         """See :meth:`transform`. Under pandas output, a corpus gives the names of its documents."""
@@ -347,7 +368,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         batch = model.encode(corpus).batch(device=model.device, dtype=model.dtype)
         return self._guide().posterior(batch)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, **metadata: Any) -> float:
         """Held-out log likelihood of documents, nats per token; higher is better.
 
         The parameter ``score_method`` selects the method. :meth:`held_out` also gives the standard
@@ -365,8 +386,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Args:
             X: The documents.
             y: Ignored.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
         """
-        return self.held_out(X).nats_per_token
+        return self.held_out(X, **metadata).nats_per_token
 
     def perplexity(self, X: Any, **metadata: Any) -> float:
         """exp(−:meth:`score`): the equivalent number of equally likely words.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,96 +64,6 @@ class StructuralTopicModel(TopicModelEstimator):
     __metadata_request__partial_fit = _REQUEST
     __metadata_request__transform = _REQUEST
     __metadata_request__score = _REQUEST
-
-    # -- fitting ---------------------------------------------------------------------------------
-
-    def fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
-        """Fit the model to documents; see :meth:`TopicModelEstimator.fit`.
-
-        The levels and knots of the formula and of content are learned from these documents.
-
-        Args:
-            X: The documents.
-            y: Ignored.
-            metadata: Columns with a value for each document.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            CorpusError: A count is invalid, or a column is missing or has missing values.
-            ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
-        """
-        return self._fit(self._corpus(X, "fit", metadata))
-
-    def partial_fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
-        """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
-
-        The first documents must have all levels of the columns.
-
-        Args:
-            X: The documents, over the same words as the documents before.
-            y: Ignored.
-            metadata: Columns with a value for each document.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            CorpusError: As for :meth:`fit`, or a level is new.
-            ConfigError: As for :meth:`fit`, or the model has been loaded from a file.
-        """
-        return self._partial_fit(X, metadata=metadata)
-
-    def fit_transform(
-        self, X: Any, y: Any = None, metadata: Any = None
-    ) -> NDArray[np.floating[Any]]:
-        """Fit the model to documents, and return their topic proportions.
-
-        Args:
-            X: The documents.
-            y: Ignored.
-            metadata: Columns with a value for each document.
-
-        Returns:
-            ``(n_samples, n_components)`` in the model's dtype. Rows sum to 1.
-
-        Raises:
-            CorpusError: As for :meth:`fit`.
-            ConfigError: As for :meth:`fit`.
-        """
-        self.fit(X, metadata=metadata)
-        return self._proportions(X, self._corpus(X, "transform", metadata))
-
-    # -- documents -------------------------------------------------------------------------------
-
-    def transform(self, X: Any, metadata: Any = None) -> NDArray[np.floating[Any]]:
-        """Topic proportions of documents; see :meth:`TopicModelEstimator.transform`.
-
-        Args:
-            X: The documents.
-            metadata: Columns with a value for each document. Documents without the columns of
-                ``prevalence`` get the prior averaged over the training documents, with a warning.
-
-        Returns:
-            ``(n_samples, n_components)`` in the model's dtype. Rows sum to 1.
-
-        Raises:
-            CorpusError: A column of ``prevalence`` or ``content`` is missing or has missing values,
-                or a level is new.
-        """
-        # scikit-learn wraps transform, and a wrapped call inside another would lose the index.
-        return self._proportions(X, self._corpus(X, "transform", metadata))
-
-    def score(self, X: Any, y: Any = None, metadata: Any = None) -> float:
-        """Held-out log likelihood in nats per token; see :meth:`TopicModelEstimator.score`.
-
-        Args:
-            X: The documents.
-            y: Ignored.
-            metadata: As for :meth:`transform`.
-        """
-        return self.held_out(X, metadata=metadata).nats_per_token
 
     # -- topics ----------------------------------------------------------------------------------
 
