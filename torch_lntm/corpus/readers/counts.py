@@ -6,28 +6,22 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.io
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.texts import Options
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import at_line, excerpt, iterate_lines
+from torch_lntm.files.reading import at_line, excerpt, iterate_lines, open_bytes, read_errors
 
 _NATURAL = r"\d{1,18}"  # fits an int64
 # A possessive repetition (*+) needs no memory per pair.
 _LDAC = re.compile(rf"\s*{_NATURAL}(?:\s+{_NATURAL}:{_NATURAL})*+\s*")
-_COUNTS = {
-    "pattern": "",
-    "integer": rf"\s+{_NATURAL}",
-    "real": r"\s+\d+(?:\.\d*)?(?:[eE]\+?\d+)?",
-}
-_BANNER = re.compile(
-    r"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real)\s+general\s*", re.IGNORECASE
-)
 #: Lines per reading step.
 _LINES = 1 << 15
 # Any file may announce _FREE_SIZE documents or words, and larger ones _SIZE_PER_ENTRY per entry.
@@ -95,96 +89,54 @@ def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) 
 def read_ldac(path: Path, options: Options) -> Corpus:
     """Reads LDA-C, whose lines hold the number of distinct words and then ``word:count`` pairs."""
     expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
-    pieces, num_docs = [], 0
-    for first, lines in _blocks(path, _lines(path, options), _LDAC, expected):
-        num_pairs = np.array([line.count(":") for line in lines])
-        numbers = np.fromstring("\n".join(lines).replace(":", " "), np.int64, sep=" ")
+    lines, pieces, num_docs = _lines(path), [], 0
+    while block := list(itertools.islice(lines, _LINES)):
+        for number, line in enumerate(block, num_docs + 1):
+            if not _LDAC.fullmatch(line):
+                raise at_line(path, number, f"{expected}, got {excerpt(line)}")
+        num_pairs = np.array([line.count(":") for line in block])
+        numbers = np.fromstring("\n".join(block).replace(":", " "), np.int64, sep=" ")
         heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)
         for d in np.flatnonzero(numbers[heads] != num_pairs):
             message = f"announces {numbers[heads[d]]} words and holds {num_pairs[d]}"
-            raise at_line(path, first + int(d), f"{message}; is it truncated?")
+            raise at_line(path, num_docs + 1 + int(d), f"{message}; is it truncated?")
         words, counts = np.delete(numbers, heads).reshape(-1, 2).T
-        pieces.append((num_docs + np.repeat(np.arange(len(lines)), num_pairs), words, counts))
-        num_docs += len(lines)
+        pieces.append((num_docs + np.repeat(np.arange(len(block)), num_pairs), words, counts))
+        num_docs += len(block)
     return _corpus_of(path, options, pieces, num_docs)
 
 
 def read_uci(path: Path, options: Options) -> Corpus:
     """Reads UCI bags of words: lines with D, W and NNZ, then ``document word count`` from 1."""
-    lines = _lines(path, options)
-    sizes = []
-    for line, what in enumerate(("D", "W", "NNZ"), 1):
-        _, text = next(lines, (line, ""))
-        if not re.fullmatch(rf"\s*{_NATURAL}\s*", text):
-            raise at_line(path, line, f"expected the number {what}, got {excerpt(text)}")
-        sizes.append(int(text))
-    return _coordinates(path, options, lines, "integer", sizes)
+    with open_bytes(path) as file:
+        sizes = b" ".join(file.readline().strip() for _ in range(3))
+        # With this header it is a file of Matrix Market, whose lines keep their numbers.
+        header = b"%%MatrixMarket matrix coordinate real general\n%\n" + sizes + b"\n"
+        return _by_scipy(path, options, header, file)
 
 
 def read_matrix_market(path: Path, options: Options) -> Corpus:
-    """Reads Matrix Market coordinates.
-
-    scipy has a reader too, but it is too lenient: it reads ``2.5`` as 2 in a file of integers, and
-    ignores any text after the count.
-    """
-    lines = _lines(path, options)
-    line, text = next(lines, (1, ""))
-    banner = _BANNER.fullmatch(text)
-    if banner is None:
-        expected = "'%%MatrixMarket matrix coordinate integer general' (or real, or pattern)"
-        raise at_line(path, 1, f"expected {expected}, got {excerpt(text)}")
-    while not text.strip() or text.startswith("%"):
-        line, text = next(lines, (line + 1, "end of the file"))
-    if not re.fullmatch(rf"(\s*{_NATURAL}\s*){{3}}", text):
-        message = f"expected the numbers of rows, columns and entries, got {excerpt(text)}"
-        raise at_line(path, line, message)
-    sizes = [int(size) for size in text.split()]
-    return _coordinates(path, options, lines, banner[1].lower(), sizes)
+    """Reads Matrix Market coordinates."""
+    with open_bytes(path) as file:
+        # Among integers scipy would read 2.5 as 2.
+        header = file.readline().replace(b"integer", b"real")
+        return _by_scipy(path, options, header, file)
 
 
-def _coordinates(
-    path: Path, options: Options, lines: Iterator[tuple[int, str]], kind: str, sizes: list[int]
-) -> Corpus:
-    """Reads lines ``row column count``, from 1, or ``row column`` in a file of patterns."""
-    num_docs, num_words, num_entries = sizes
-    pattern = re.compile(rf"\s*{_NATURAL}\s+{_NATURAL}{_COUNTS[kind]}\s*")
-    expected = "expected 'document word count' with whole numbers from 0 up"
-    pieces, found = [], 0
-    for line, block in _blocks(path, lines, pattern, expected):
-        dtype = np.float64 if kind == "real" else np.int64
-        numbers = np.fromstring("\n".join(block), dtype, sep=" ").reshape(len(block), -1)
-        places = numbers[:, :2].astype(np.int64)
-        for i in np.flatnonzero(((places < 1) | (places > sizes[:2])).any(1)):
-            message = f"expected a document from 1 to {num_docs} and a word from 1 to {num_words}"
-            raise at_line(path, line + int(i), f"{message}, got {excerpt(block[i])}")
-        rows, words = places.T - 1
-        counts = np.ones(len(block)) if kind == "pattern" else numbers[:, 2]
-        found += len(block)
-        pieces.append((rows, words, counts))
-    if found != num_entries:
-        message = f"{found} entries, and announces {num_entries}; is it truncated?"
-        raise FileError(f"{path}: holds {message}")
-    return _corpus_of(path, options, pieces, num_docs, num_words)
+def _by_scipy(path: Path, options: Options, header: bytes, file: Any) -> Corpus:
+    """Corpus of the first lines of a file of Matrix Market, and of a file of its other lines."""
+    first = iter([header])
+    stream = SimpleNamespace(read=lambda size: next(first, b"") or file.read(size))
+    with read_errors(path, "not a complete file of counts", Exception):
+        matrix = sp.coo_matrix(scipy.io.mmread(stream))
+    return _corpus_of(path, options, [(matrix.row, matrix.col, matrix.data)], *matrix.shape)
 
 
-def _lines(path: Path, options: Options) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a file without blank lines at the end."""
-    blank: list[tuple[int, str]] = []
-    for line in enumerate(iterate_lines(path, "latin-1"), 1):
-        if not line[1].strip():
-            blank.append(line)
-            continue
-        yield from blank
-        yield line
-        blank = []
-
-
-def _blocks(
-    path: Path, lines: Iterator[tuple[int, str]], pattern: re.Pattern[str], expected: str
-) -> Iterator[tuple[int, list[str]]]:
-    """Blocks of lines of a pattern, each with the number of its first line."""
-    while block := list(itertools.islice(lines, _LINES)):
-        for line, text in block:
-            if not pattern.fullmatch(text):
-                raise at_line(path, line, f"{expected}, got {excerpt(text)}")
-        yield block[0][0], [text for _, text in block]
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a file without blank lines at the end."""
+    num_blank = 0
+    for line in iterate_lines(path, "latin-1"):
+        if line.strip():
+            yield from [""] * num_blank
+            yield line
+        num_blank = 0 if line.strip() else num_blank + 1
