@@ -137,7 +137,7 @@ def test_cells_are_matched_by_name(known, theta):
     renamed = cells.copy()
     renamed.obs_names = ["c0", "c1", "c2", "c3", "c9"]
     for other in (cells[:4].copy(), renamed):
-        with pytest.raises(ConfigError, match=r"observations, whose names differ"):
+        with pytest.raises(CorpusError, match=r"AnnData: .* documents"):
             interop.to_anndata(guide, corpus, other)
     with pytest.raises(ConfigError, match="expected the model's 4 words, in order"):
         interop.to_anndata(guide, corpus, cells[:, ::-1].copy())

@@ -10,7 +10,7 @@ import pytest
 from torch_lntm.options import CHOSEN, GUIDES, MODELS, SAMPLED, VARIATIONAL, fit_options, options_of
 
 FUNCTIONS = {
-    *("corpus:read_corpus", "corpus:Corpus.from_texts", "reports.page:render_page"),
+    *("corpus:read_corpus", "reports.page:render_page"),
     *("effects:estimate", "selection:select", "inference:transform", "reports:topic_stability"),
     *("reports:topic_tree", "reports:summarise_sources", "evaluation:document_completion"),
     *MODELS.values(),
@@ -20,10 +20,8 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
 def test_options_have_the_defaults_and_the_help_of_the_function(function):
-    module, _, names = function.partition(":")
-    found = import_module(f"torch_lntm.{module}")
-    for name in names.split("."):
-        found = getattr(found, name)
+    module, _, name = function.partition(":")
+    found = getattr(import_module(f"torch_lntm.{module}"), name)
     parameters, options = inspect.signature(found).parameters, options_of(function)
     assert options
     for name, option in options.items():

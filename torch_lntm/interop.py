@@ -31,7 +31,7 @@ from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicModel
 from torch_lntm.models.levels import CONTENT
 from torch_lntm.models.names import is_named, name_words
-from torch_lntm.reports.representatives import best_documents
+from torch_lntm.reports.representatives import best_documents, require_texts
 
 __all__ = ["from_anndata", "to_anndata", "to_stm", "topic_info"]
 
@@ -85,10 +85,7 @@ def topic_info(
     shown = list(
         range(len(corpus)) if texts is None else align(texts, corpus.metadata.index, "texts")
     )
-    if len(shown) != len(corpus):
-        raise ConfigError(
-            f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"
-        )
+    require_texts(len(shown), corpus)
     model, theta = source.model, theta[documents.lengths > 0]
     words = [list(model.words_at(row)) for row in model.topics.top_words(top_n)[0].tolist()]
     telling = name_words(model.topics.mean_probs, model.words_at, 4)
@@ -152,15 +149,16 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
         corpus: Documents over the model's vocabulary.
         adata: Object to write to. Its variables are the words. Its observations are the documents,
             in any order, because they are matched by name, the index of ``corpus.metadata``. Names
-            that repeat, and the numbers of documents without names, have to be in the order of the
-            corpus. Defaults to a new object with the counts and the metadata of the corpus.
+            that repeat have to be in the order of the corpus. Defaults to a new object with the
+            counts and the metadata of the corpus.
 
     Returns:
         The object.
 
     Raises:
         ConfigError: The source is invalid, the corpus has a different vocabulary, or the object has
-            different documents or words.
+            different words.
+        CorpusError: The object has different documents.
     """
     model = require_source(source).model
     _, theta = _shares(source, corpus)
@@ -178,17 +176,9 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
             f"the AnnData object has {adata.n_vars} variables; expected the model's {len(words)} "
             "words, in order"
         )
-    cells, documents = adata.obs_names.map(str), names.map(str)
-    if not cells.equals(documents):
-        unique = cells.is_unique and documents.is_unique and not is_default(names)
-        if not unique or set(cells) != set(documents):
-            raise ConfigError(
-                f"the AnnData object has {adata.n_obs} observations, whose names differ from the "
-                f"names of the {len(corpus)} documents (the index of corpus.metadata); make the "
-                "corpus of this object by interop.from_anndata"
-            )
-        theta = theta[documents.get_indexer(cells)]
-    adata.obsm["X_topics"] = theta
+    cells = pd.Series(range(adata.n_obs), adata.obs_names.map(str))
+    order = np.argsort(align(cells, names.map(str), "AnnData"))
+    adata.obsm["X_topics"] = theta[order]
     topics = model.topics.mean_probs.detach().cpu().double().numpy()
     adata.varm["topics"] = (topics / topics.sum(1, keepdims=True)).T
     adata.uns["topics"] = {

@@ -65,24 +65,19 @@ def options_of(function: str) -> Mapping[str, Option]:
 
     Args:
         function: Module within the package, a colon and the name, such as
-            ``"corpus:Corpus.from_texts"``.
+            ``"corpus:read_corpus"``.
 
     Returns:
         The options by name, in the order of the parameters.
     """
-    module, _, names = function.partition(":")
-    first, *inner = names.split(".")
-    module, node = _find(module, first)
-    for name in inner:
-        node = _inner(node, name)
-    text = ast.get_docstring(node) or ""
+    module, node = _find(*function.split(":"))
+    texts = help_texts(ast.get_docstring(node) or "")
     if isinstance(node, ast.ClassDef):
-        node = _inner(node, "__init__")
+        node = next(n for n in node.body if getattr(n, "name", None) == "__init__")
     arguments = node.args
     positional = arguments.posonlyargs + arguments.args
     required = [None] * (len(positional) - len(arguments.defaults))
     defaults = [*required, *arguments.defaults, *arguments.kw_defaults]
-    texts = help_texts(text)
     options: dict[str, Option] = {}
     for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
         name, help_text = argument.arg, texts.get(argument.arg, "")
@@ -112,10 +107,6 @@ def _shared(kind: Any, module: str) -> dict[str, Option]:
         name, (annotation, default) = field.target.id, field.annotation.slice.elts
         options[name] = _option(name, annotation, default, module, texts[name])
     return options
-
-
-def _inner(node: Any, name: str) -> Any:
-    return next(n for n in node.body if getattr(n, "name", None) == name)
 
 
 @functools.cache

@@ -167,7 +167,7 @@ def test_exchanged_words_and_flipped_bits_are_refused_with_the_path(folder):
     load_model(folder)
     data[-1] ^= 1
     tensors.write_bytes(bytes(data))
-    with pytest.raises(ConfigError, match=r"run/model\.safetensors: is damaged: its checksum"):
+    with pytest.raises(ConfigError, match=r"run/model\.safetensors: is damaged, .*its checksum"):
         load_model(folder)
 
 

@@ -289,8 +289,12 @@ def damaged(file: Path | str) -> FileError:
     return FileError(f"{file}: {problem}")
 
 
-def _read_checked(file: Path, checksum: int | None) -> bytes:
-    """Contents of a file with this checksum; ``None`` if unknown."""
+def read_checked(file: Path, checksum: int | None) -> bytes:
+    """Contents of a file with this checksum; ``None`` if unknown, as for old models.
+
+    Raises:
+        FileError: The file is missing, or has another checksum.
+    """
     content = read_bytes(file)
     if checksum not in (None, zlib.crc32(content)):
         raise damaged(file)
@@ -313,12 +317,12 @@ def _read_columns(
         table, own = pd.DataFrame(index=pd.RangeIndex(num_docs)), Arrays()
         if METADATA in files:
             file = path / shard["folder"] / METADATA
-            content = _read_checked(file, files[METADATA])
+            content = read_checked(file, files[METADATA])
             with read_errors(file, "is damaged; save the corpus again", Exception):
                 table = from_parquet(content, num_docs)
         if COVARIATES in files:
             file = path / shard["folder"] / COVARIATES
-            _read_checked(file, files[COVARIATES])
+            read_checked(file, files[COVARIATES])
             own = read_covariates(file, num_docs)
         tables.append(table)
         covariates.append(own)
@@ -340,7 +344,7 @@ def read_vocabulary(path: Path, num_words: int, checksum: int | None) -> tuple[s
     Raises:
         FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
-    content = _read_checked(path, checksum)
+    content = read_checked(path, checksum)
     with read_errors(path, "is no vocabulary; is it truncated?", ValueError):
         *words, rest = content.decode().split("\n")
         return check_vocabulary([*words, rest] if rest else words, num_words)

@@ -347,9 +347,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         em = self._guide().em_options
         guide = self._guide(tolerance=em.tolerance, max_iterations=em.max_iterations)
         theta = transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
-        output = _get_output_config("transform", self)["dense"]
-        index = getattr(corpus.metadata, "index", None) if isinstance(X, Corpus) else None
-        return theta if output != "pandas" or index is None else pd.DataFrame(theta, index=index)
+        named = isinstance(X, Corpus) and _get_output_config("transform", self)["dense"] == "pandas"
+        return pd.DataFrame(theta, index=corpus.metadata.index) if named else theta
 
     def posteriors(self, X: Any, **metadata: Any) -> Posterior:
         """Posterior distributions of documents: means, covariances, draws and intervals.

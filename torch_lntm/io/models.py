@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from torch_lntm.corpus.store import read_vocabulary
+from torch_lntm.corpus.store import read_checked, read_vocabulary
 from torch_lntm.errors import ConfigError
-from torch_lntm.files.reading import read_bytes, read_consistent, read_errors, read_text
+from torch_lntm.files.reading import read_consistent, read_errors, read_text
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_link
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
@@ -139,7 +139,10 @@ def read_model(folder: Path) -> TopicModel:
             f"torch_lntm reads {FORMAT_VERSION}"
         )
     checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
-    tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
+    data = read_checked(folder / TENSORS, checksums.get(TENSORS))
+    what = "not a complete safetensors file"
+    with read_errors(folder / TENSORS, what, (SafetensorError, KeyError)):
+        tensors = safetensors.torch.load(data)
     model = remake_model(about, tensors, file, folder / TENSORS)
     if about.get("vocabulary"):
         with read_errors(file, "is damaged", _INVALID):
@@ -236,12 +239,3 @@ def read_json(path: Path, kind: type = dict) -> Any:
     if not isinstance(value, kind):
         raise ConfigError(f"{path}: not a {kind.__name__} but a {type(value).__name__}")
     return value
-
-
-def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
-    """Parameters, by the names of the version that wrote them."""
-    data = read_bytes(path)
-    if checksum not in (None, zlib.crc32(data)):
-        raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
-    with read_errors(path, "not a complete safetensors file", (SafetensorError, KeyError)):
-        return safetensors.torch.load(data)

@@ -77,9 +77,8 @@ class Outcomes:
         """
         require_level(level)
         terms, labels, rows = self._contrasts(reference)
-        draws = np.concatenate(
-            [self.coefficients[..., : len(self.shares)] @ (per * rows.T), self._of_columns], -1
-        )
+        at_topics, of_columns = np.split(self.coefficients, [len(self.shares)], -1)
+        draws = np.concatenate([at_topics @ (per * rows.T), of_columns], -1)
         tails = [(1 - level) / 2, (1 + level) / 2]
         lower, upper = np.quantile(draws.reshape(-1, draws.shape[-1]), tails, axis=0)
         scores = normal_scores(torch.from_numpy(draws))
@@ -96,10 +95,6 @@ class Outcomes:
             }
         )
         return frame if frame["name"].any() else frame.drop(columns="name")
-
-    @property
-    def _of_columns(self) -> Array:
-        return self.coefficients[..., len(self.shares) :]
 
     def _contrasts(self, reference: int | str | None) -> tuple[list[str], list[str], Array]:
         """Terms, labels, and rows ``(num_terms, num_topics)`` from outcomes at topics to effects.

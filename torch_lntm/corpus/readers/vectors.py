@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch_lntm.files.reading import at_line, excerpt, open_bytes
 Word = tuple[str, Callable[[], Any]]
 _SIZES = re.compile(rb"(\d{1,12}) (\d{1,6})\s*")
 _NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
-_FRACTION = re.compile(rb"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
 _PIECE = 1 << 20
 #: First bytes of files that are refused.
 _OTHERS = {
@@ -65,8 +64,7 @@ def _text(
             word = line[: line.index(b" ")]
         elif line:
             word, *numbers = line.rsplit(None, dimension)
-            further = word.split()[1:]
-            if len(numbers) < dimension or (further and all(map(_FRACTION.fullmatch, further))):
+            if len(numbers) < dimension:
                 raise _damaged(path, number, line, f"{dimension} numbers")
         else:
             continue
@@ -100,10 +98,7 @@ def _binary(path: Path, pieces: Iterator[bytes], num_words: int, dimension: int)
 
 def _count_numbers(line: bytes) -> int:
     """How many numbers follow the word of a line."""
-    count, fields = 0, line.split()
-    while count < len(fields) - 1 and _NUMBER.fullmatch(fields[-1 - count]):
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(_NUMBER.fullmatch, reversed(line.split()[1:])))
 
 
 def _damaged(path: Path, number: int, line: bytes, numbers: str) -> FileError:
