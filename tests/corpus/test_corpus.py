@@ -316,7 +316,7 @@ def test_as_corpus_takes_corpora_and_frames():
         ([{"text": "wood"}], r"go to Corpus\.from_texts\("),
         ("ap.npz", "got 'ap.npz'; if it is a file, read it by read_corpus"),
         (Path("ap.npz"), "read_corpus"),
-        (None, "got a NoneType; texts go to"),
+        (None, "got a NoneType, .*; texts go to"),
         (3, "got a int"),
         ({"a": 1}, "got a dict"),
     ],

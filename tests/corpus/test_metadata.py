@@ -78,7 +78,7 @@ def test_kinds_of_columns(values, expected, dtype):
         ({" ": [1, 2, 3]}, "different names, got ' '"),
         ({1: [1, 2, 3], "1": [1, 2, 3]}, "different names, got '1' .twice."),
         (pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "different names, got 'a' .twice."),
-        ([1, 2, 3], "must be a mapping of column names .* got a list"),
+        ([1, 2, 3], "expected a data frame .* got a .* list"),
         (pd.DataFrame({"x": [1, 2]}), "expected one row for each of 3 documents, got 2"),
     ],
 )

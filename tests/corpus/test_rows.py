@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import CorpusError
 
 TEXTS = ["tax law vote", "goal team match", "tax vote budget", "team goal cup"] * 3
 
@@ -94,7 +94,7 @@ def test_cells_with_repeated_names_are_matched_in_their_order_only() -> None:
     corpus = lntm.interop.from_anndata(cells)
     guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 5, vocabulary=corpus.vocabulary))
     assert lntm.interop.to_anndata(guide, corpus, cells).obsm["X_topics"].shape == (6, 2)
-    with pytest.raises(ConfigError, match="names differ"), pytest.warns(match="not unique"):
+    with pytest.raises(CorpusError, match="other names"), pytest.warns(match="not unique"):
         lntm.interop.to_anndata(guide, corpus, cells[[5, 0, 1, 2, 3, 4]].copy())
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.known import make_corpus, make_model
 
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
     align_topics,
@@ -52,7 +52,7 @@ def test_a_matrix_of_counts_is_accepted() -> None:
     assert torch.equal(coherence(topics, counts, top_n=3), coherence(topics, corpus, top_n=3))
     ours, theirs = (unigram_perplexity(each, each) for each in (counts, corpus))
     assert ours.perplexity == theirs.perplexity
-    with pytest.raises(ConfigError, match="expected a corpus or a matrix of counts"):
+    with pytest.raises(CorpusError, match=r"counts must be a matrix .* got a NoneType"):
         coherence(topics, None)
 
 

@@ -102,7 +102,7 @@ def _to_scipy_or_numpy(documents: Any) -> Any:
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise CorpusError(
             "counts must be a matrix of numbers, documents by words, got "
-            f"{matrix.ndim} dimensions of {matrix.dtype}; {ADVICE}"
+            f"a {type(documents).__name__}, {matrix.ndim} dimensions of {matrix.dtype}; {ADVICE}"
         )
     return matrix
 

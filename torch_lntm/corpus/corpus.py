@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torch_lntm.budget import find_device
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
+from torch_lntm.corpus.checks import check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
     Arrays,
@@ -916,8 +916,8 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         The corpus.
 
     Raises:
-        ConfigError: The documents are texts, a path, or another object without counts.
-        CorpusError: The matrix is malformed.
+        ConfigError: The documents are a path.
+        CorpusError: The matrix is malformed, or the documents are another object without counts.
     """
     if isinstance(documents, Corpus):
         return documents
@@ -925,9 +925,4 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus, got {str(documents)!r}; if it is a file, read it by read_corpus"
         )
-    matrix = is_table(documents) or sp.issparse(documents)
-    if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):
-        return Corpus.from_matrix(documents, allow_empty=allow_empty)
-    raise ConfigError(
-        f"expected a corpus or a matrix of counts, got a {type(documents).__name__}; {ADVICE}"
-    )
+    return Corpus.from_matrix(documents, allow_empty=allow_empty)

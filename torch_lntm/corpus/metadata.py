@@ -196,21 +196,12 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
             another number of values, or the rows have other names than the documents.
     """
     documents = pd.RangeIndex(num_docs) if documents is None else documents
-    pairs: Iterable[tuple[Any, Any]]
-    if is_table(columns):
-        frame = as_frame(columns)
-        if not is_default(documents):
-            frame = named(frame, documents)
-        frame = align(frame, documents, "metadata")
-        pairs = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
-    elif isinstance(columns, Mapping):
-        pairs = [(n, align(x, documents, str(n))) for n, x in columns.items()]
-    else:
-        raise CorpusError(
-            "metadata must be a mapping of column names to values, or a data frame; got a "
-            f"{type(columns).__name__}"
-        )
-    return typed(pairs, documents)
+    if isinstance(columns, Mapping):
+        return typed(align(columns, documents, "metadata").items(), documents)
+    frame = as_frame(columns)
+    if not is_default(documents):
+        frame = named(frame, documents)
+    return typed(align(frame, documents, "metadata").items(), documents)
 
 
 def as_metadata(columns: Any) -> pd.DataFrame:

@@ -211,10 +211,7 @@ def _read(corpus: Corpus, formula: str, family: str) -> _Data:
             f"formula {formula!r} leaves out the intercept, which the topics' shares contain, as "
             "they sum to 1; leave out 0 or -1"
         )
-    try:
-        Design(fitted.names, matrix)
-    except ConfigError as error:
-        raise ConfigError(f"formula {formula!r}: {error}") from None
+    Design(fitted.names, matrix)  # refuses columns that others determine
     keep = [j for j, name in enumerate(fitted.names) if name != "Intercept"]
     outcomes, values = Formula.fit(f"~ 0 + {left}", metadata)
     y = values[:, 0]

@@ -12,7 +12,7 @@ from oracles.grids import Quadrature
 from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import (
     AIS,
     Importance,
@@ -78,7 +78,7 @@ def test_model_and_corpus_in_the_wrong_order_are_refused() -> None:
             log_likelihood(corpus, model, method)
         with pytest.raises(ConfigError, match="expected a topic model, got a str"):
             log_likelihood("model", corpus, method)
-        with pytest.raises(ConfigError, match="expected a corpus or a matrix"):
+        with pytest.raises(CorpusError, match=r"counts must be a matrix .* got a TopicModel"):
             log_likelihood(model, model, method)
         with pytest.raises(ConfigError, match="the corpus has 3 words and the model 15"):
             log_likelihood(model, np.ones((2, 3), int), method)
