@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from torch_lntm.corpus.examples import EXAMPLES
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS, read_documents
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
-from torch_lntm.inference import FitResult
-from torch_lntm.io.runs import Run, corpus_facts, facts_of
+from torch_lntm.io.runs import Run, fresh_run
 from torch_lntm.recipes import FitComponents, Recipe, refuse_unknown
 from torch_lntm.reports.scores import held_out_scores
 
@@ -101,21 +100,7 @@ def fit(
     with suppress(KeyboardInterrupt):  # Ctrl-C keeps the fit
         if result.stop_reason not in ("interrupted", "terminated"):
             scores = held_out_scores(guide, split, seed=seed, progress=progress)
-    return run_of(result, config, corpus, split, scores, texts)
-
-
-def run_of(
-    result: FitResult,
-    config: dict[str, Any],
-    corpus: Corpus,
-    split: Split[Corpus] | None,
-    scores: Any,
-    texts: Iterable[str] | None = None,
-) -> Run:
-    """The fresh run of a fit to documents, whose further arguments are attributes of a run."""
-    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
-    known = (result.history, corpus, result, texts, split, scores)
-    return Run(None, result.model, config, facts, *known)
+    return fresh_run(result, config, corpus, split, scores, texts)
 
 
 def prepare(

@@ -62,7 +62,7 @@ def test_from_texts_with_a_vocabulary_warns_once_with_counts():
     with pytest.warns(UserWarning, match="dropped 4 of 8 tokens") as caught:
         corpus = Corpus.from_texts(texts, vocabulary=["dog", "cat", "emu"])
     assert [str(w.message) for w in caught] == [
-        "dropped 4 of 8 tokens: 2 words unknown to the vocabulary"
+        "dropped 4 of 8 tokens: 2 words unknown to the vocabulary, in 2 of 3 documents"
     ]
     assert corpus.vocabulary == ("dog", "cat", "emu")
     np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])

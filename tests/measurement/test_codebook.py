@@ -227,7 +227,7 @@ def test_tensors_with_exchanged_names_are_refused(tmp_path):
         tensors[first], tensors[second] = tensors[second], tensors[first]
 
     altered(path, exchange)
-    with pytest.raises(ConfigError, match="its tensors have other hashes"):
+    with pytest.raises(ConfigError, match=r"its tensors .* have other hashes"):
         lntm.Codebook.load(path)
 
 

@@ -58,8 +58,7 @@ class Computation:
         from torch_lntm.kernels.threads import set_threads
 
         require_whole(0, seed=self.seed)
-        if self.threads is not None:
-            require_whole(1, threads=self.threads)
+        require_whole(1, threads=self.threads)
         set_threads(self.threads and min(self.threads, _MOST_THREADS))
         return find_device(self.device)
 

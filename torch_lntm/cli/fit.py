@@ -258,11 +258,11 @@ class _Task:
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""
-        from torch_lntm.fitting import run_of
+        from torch_lntm.io.runs import fresh_run
 
-        options = {name: self.config[name] for name in ("keep_chains", "overwrite")}
+        run = fresh_run(result, self.config, self.corpus, self.split, scores)
         try:
-            run_of(result, self.config, self.corpus, self.split, scores).save(self.path, **options)
+            run.save(self.path, **{n: self.config[n] for n in ("keep_chains", "overwrite")})
         except (ConfigError, OSError):
             if unfinished.started:
                 say(f"the checkpoint in {unfinished.folder} is kept; run the command again")

@@ -2,14 +2,7 @@
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.examples import (
-    example_corpus,
-    lee_corpus,
-    synthetic_topics,
-)
-from torch_lntm.corpus.examples import (
-    lee_file as lee_file,
-)
+from torch_lntm.corpus.examples import example_corpus, lee_corpus, synthetic_topics
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.splits import WordHoldOut

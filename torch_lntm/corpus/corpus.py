@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
-from torch_lntm.errors import ConfigError, CorpusError, require_whole
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, require_whole, warn
 from torch_lntm.frames import align
 
 
@@ -240,9 +238,10 @@ class Corpus:
             'left out 2 English stop words (stop_words none keeps them)'
         """
         documents, texts = texts, check_texts(texts)
-        table = describe(documents, len(texts), metadata)
-        counts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
-        return cls.of_counts(counts, words, table, preparation, name)
+        table, given = describe(documents, len(texts), metadata), check_vocabulary(vocabulary, None)
+        counts, words, preparation = count_words(texts, given, stop_words, min_df, **options)
+        corpus = cls.of_counts(counts, words, table, preparation, name)
+        return corpus if given is None else corpus.with_vocabulary(given)
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
@@ -651,11 +650,10 @@ class Corpus:
             num_unknown = int((unknown & (self.word_totals > 0)).sum())
             num_lossy = int((found.lengths < self.lengths).sum())
             hint = "" if found.nnz else "; check that both were made by the same tokenizer"
-            warnings.warn(
+            warn(
                 f"dropped {lost} of {self.num_tokens} tokens: {num_unknown} words unknown to the "
                 f"vocabulary, in {num_lossy} of {self.num_docs} documents{hint}",
-                UserWarning,
-                stacklevel=2,
+                CorpusWarning,
             )
         return found
 
@@ -754,16 +752,11 @@ class Corpus:
         rows = self._positions(slice(None) if order is None else order)
         if shuffle:
             rows = np.random.default_rng(seed).permutation(rows)
-        tokens, ends = None, [0]
+        tokens = np.zeros(rows.size + 1, np.int64)
         if max_tokens is not None:  # only then, because it reads all counts
-            tokens = np.concatenate([[0], np.cumsum(self.lengths[rows])])
-        while (start := ends[-1]) < rows.size:
-            stop = min(start + (max_docs or rows.size), rows.size)
-            if tokens is not None:
-                full = int(np.searchsorted(tokens, tokens[start] + max_tokens, "right")) - 1
-                stop = min(stop, max(full, start + 1))
-            ends.append(stop)
-        return (self._batch(rows[start:stop], device, dtype) for start, stop in pairwise(ends))
+            tokens[1:] = np.cumsum(self.lengths[rows])
+        bounds = parts(tokens, max_tokens, max_docs)
+        return (self._batch(rows[first:last], device, dtype) for first, last in bounds)
 
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype

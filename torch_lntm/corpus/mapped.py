@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 
 def parts(
-    row_offsets: NDArray[np.integer], max_entries: int | None = None
+    row_offsets: NDArray[np.integer], max_entries: int | None = None, max_docs: int | None = None
 ) -> Iterator[tuple[int, int]]:
     """Yields ranges ``(first, last)`` of documents with a bounded number of entries.
 
@@ -37,12 +37,13 @@ def parts(
         row_offsets: ``(num_docs + 1,)`` ascending offsets of the documents' entries.
         max_entries: Maximum number of entries in a range. A document with more entries is a range
             alone. Defaults to ``PART``.
+        max_docs: Maximum number of documents in a range, if any.
     """
     first, num_docs = 0, row_offsets.size - 1
     max_entries = PART if max_entries is None else max_entries
     while first < num_docs:
         last = int(np.searchsorted(row_offsets, row_offsets[first] + max_entries, "right")) - 1
-        last = max(last, first + 1)
+        last = min(max(last, first + 1), first + (max_docs or num_docs))
         yield first, last
         first = last
 

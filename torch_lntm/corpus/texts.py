@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.metadata import is_table, listed
-from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, bind, warn
+from torch_lntm.errors import CorpusError, LNTMError, bind
 
 #: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
@@ -66,7 +66,8 @@ def count_words(
 
     Args:
         texts: The documents.
-        vocabulary: Words to count. Further words are dropped with a warning.
+        vocabulary: Words that the counts will be reduced to, so that no other choice is made. Only
+            English stop words are left out, if the caller leaves them to be chosen.
         stop_words: As for ``Corpus.from_texts``.
         min_df: As for ``Corpus.from_texts``.
         **options: Further options of ``CountVectorizer``.
@@ -78,7 +79,7 @@ def count_words(
         CorpusError: An option is invalid, or no word remains.
     """
     # Imported only when used, because the import takes longer than counting most corpora.
-    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
     # The remaining options define words. Pruning needs the words of all texts.
     settings = dict(options) if min_df == "auto" else {"min_df": min_df, **options}
@@ -94,14 +95,15 @@ def count_words(
         vectorizer = CountVectorizer(**settings, **pruning)
         _fit(vectorizer, [])  # checks the options
         vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)
-        words = check_vocabulary(vocabulary, None)
-        if words is not None and pruning:
+        if vocabulary is not None and pruning:
             raise CorpusError(
                 f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
             )
         counts, found = _count(vectorizer, texts)
-        if words is not None:
-            return _over(words, counts, found, stop_words == "auto"), words, None
+        if vocabulary is not None:
+            lacks = found.index.isin(ENGLISH_STOP_WORDS) & ~found.index.isin([*vocabulary])
+            kept = np.flatnonzero(~lacks | (stop_words != "auto"))
+            return counts[:, kept], [*found.index[kept]], None
         single_words = vectorizer.analyzer == "word" and (*vectorizer.ngram_range,) == (1, 1)
         english = stop_words == "auto" and single_words
         kept, note = _choose(found.sort_index(), counts.shape[0], english, **pruning)
@@ -127,28 +129,6 @@ def _count(vectorizer: Any, texts: Iterable[str]) -> tuple[sp.csr_matrix, pd.Dat
     numbers = {"docs": docs, "tokens": np.asarray(counts.sum(0)).ravel()}
     words = pd.Index([*columns], dtype=object)
     return counts, pd.DataFrame({**numbers, "column": range(len(columns))}, words)
-
-
-def _over(
-    words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame, english: bool
-) -> sp.csr_matrix:
-    """Counts over a given vocabulary, with a warning about the words it lacks.
-
-    English stop words that it lacks are no loss if the caller left stop words to be chosen.
-    """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    at = pd.Index(words, dtype=object).get_indexer(found.index)
-    silent = (at < 0) & found.index.isin(ENGLISH_STOP_WORDS) & english
-    known, lost = np.flatnonzero(at >= 0), found["tokens"][(at < 0) & ~silent]
-    if len(lost):
-        warn(
-            f"dropped {lost.sum()} of {found['tokens'][~silent].sum()} tokens: {len(lost)} words "
-            "unknown to the vocabulary",
-            CorpusWarning,
-        )
-    ones = np.ones(known.size, np.int32)
-    return counts @ sp.csr_matrix((ones, (known, at[known])), (len(at), len(words)))
 
 
 def _fit(vectorizer: Any, texts: list[str]) -> tuple[sp.csr_matrix, Any]:

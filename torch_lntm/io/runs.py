@@ -232,9 +232,7 @@ class Run(Fitted):
                 corpus, split, texts = own, of_fit, self.texts
         config = {"num_topics": refined.model.num_topics, "posterior": "hmc"}
         config |= {} if split else {"test_fraction": 0.0}
-        facts = facts_of(refined) | {"corpus": corpus_facts(corpus)}
-        known = (refined.history, corpus, refined, texts, split, None, self)
-        return Run(None, refined.model, self.config | config, facts, *known)
+        return fresh_run(refined, self.config | config, corpus, split, None, texts, self)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
@@ -354,6 +352,21 @@ def save_run(
         if keep_chains and isinstance(chains, KeptChains) and chains.num_docs:
             write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
+
+
+def fresh_run(
+    result: FitResult,
+    config: dict[str, Any],
+    corpus: Corpus,
+    split: Split[Corpus] | None,
+    scores: pd.DataFrame | None,
+    texts: Iterable[str] | None = None,
+    before: Run | None = None,
+) -> Run:
+    """The run of a fit to documents; the arguments are what :class:`Run` holds."""
+    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
+    known = (result.history, corpus, result, texts, split, scores, before)
+    return Run(None, result.model, config, facts, *known)
 
 
 def facts_of(result: FitResult) -> dict[str, Any]:

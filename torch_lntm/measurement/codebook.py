@@ -399,20 +399,18 @@ class Codebook(Fitted):
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             sealed = json.loads(header[_ABOUT])
             about = sealed["about"]
-            if _sha256(about) != sealed["sha256"]:
-                raise ValueError("its description has another hash")
             if about["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format {about['format_version']!r}; expected {FORMAT_VERSION}")
             content, seen = about["content"], tensors.pop(_SEEN)
             sums = _sums(tensors)
-            if about["tensors"] != sums | _sums({_SEEN: seen}):
-                raise ValueError("its tensors have other hashes")
+            found = (_sha256(about), _sha256(content), sums | _sums({_SEEN: seen}))
+            recorded = (sealed["sha256"], about["hash"], about["tensors"])
+            if found != recorded or sorted(sums.values()) != content["tensors"]:
+                raise ValueError("its tensors or its description have other hashes")
             model = remake_model(content, tensors, path, path).requires_grad_(False)
             model.vocabulary = check_vocabulary(content["vocabulary"], model.num_words)
             further = as_groups(model, content["groups"])
             _, _, decisions, versions, discovery = (about[name] for name in _KEPT)
-            if _sha256(content) != about["hash"] or sorted(sums.values()) != content["tensors"]:
-                raise ValueError("its content has another hash")
             return cls(model, content, tuple(decisions), versions, discovery, seen, further)
 
     def __repr__(self) -> str:

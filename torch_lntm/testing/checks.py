@@ -35,6 +35,19 @@ def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) ->
     torch.testing.assert_close(*both, rtol=rtol, atol=rtol, msg=lambda why: f"{message}: {why}")
 
 
+def sound(name: str, value: Tensor, *shape: int) -> None:
+    """Raise ``AssertionError`` unless a tensor has its shape, and finite numbers.
+
+    Args:
+        name: Name of the tensor, for the message.
+        value: The tensor.
+        *shape: Its sizes. By default they are not checked.
+    """
+    size = tuple(value.shape)
+    assert size == (shape or size), f"{name} has shape {size}; expected {shape}"
+    assert torch.isfinite(value).all(), f"{name} contains NaN or inf"
+
+
 @torch.no_grad()
 def nudge_(parameters: Iterable[Tensor], seed: int, size: float = NUDGE) -> None:
     """Move parameters by a small random step."""

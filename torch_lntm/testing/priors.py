@@ -26,6 +26,7 @@ from torch_lntm.testing.checks import (
     check_sums,
     equal,
     latent_sites,
+    sound,
 )
 
 
@@ -89,15 +90,15 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     """Shapes, derivatives and selections of a space are right."""
     z = _draw(space, batch)
     rows = batch.num_docs
-    assert tuple(z.shape) == (rows, space.dim), f"{name}: draw has shape {tuple(z.shape)}"
+    sound(f"{name}: draw", z, rows, space.dim)
     assert space.sites[-1] == model.prior.latent, f"{name}: the last site must be the main site"
     logits, latents = space.logits(z), space.latents(z)
-    assert tuple(logits.shape) == (rows, model.num_topics), f"{name}: logits {tuple(logits.shape)}"
+    sound(f"{name}: logits", logits, rows, model.num_topics)
     assert tuple(latents) == space.sites, f"{name}: latents() has other sites than `sites`"
     theta = model.prior.theta(latents[model.prior.latent])
     equal(torch.softmax(logits, -1), theta, f"{name}: logits() and latents() differ in theta")
     density = space.log_density(z)
-    assert tuple(density.shape) == (rows,), f"{name}: log_density has shape {tuple(density.shape)}"
+    sound(f"{name}: log_density", density, rows)
     gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
     equal(space.gradient(z), gradient, f"{name}: gradient() is not the gradient of log_density()")
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
@@ -287,6 +288,4 @@ def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None
     prior.start(float(batch.num_docs), **prior.statistics(moments, batch))
     prior.inflate_covariance()
     for name, parameter in prior.named_parameters():
-        assert parameter.isfinite().all(), (
-            f"start() and inflate_covariance() leave {name} not finite"
-        )
+        sound(f"{name} after start() and inflate_covariance()", parameter)

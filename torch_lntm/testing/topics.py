@@ -13,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.testing.checks import check_m_step, equal, nudge_
+from torch_lntm.testing.checks import check_m_step, equal, nudge_, sound
 
 #: Tokens of each topic in the checks of M-steps.
 TOKENS = 500.0
@@ -110,7 +110,7 @@ def _check_probs(topics: Topics) -> None:
     size = (topics.num_topics, topics.num_levels * topics.num_words)
     for version in (topics, copy.deepcopy(topics).float()):
         probs, name = version.probs, str(version.probs.dtype).removeprefix("torch.")
-        assert tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}"
+        sound(f"probs in {name}", probs, *size)
         assert (probs >= 0).all(), f"probs has negative entries in {name}"
         total = probs.unflatten(1, (topics.num_levels, topics.num_words)).sum(-1)
         equal(total, torch.ones_like(total), f"probs of a level do not add up to 1 in {name}", 1e-5)
@@ -134,8 +134,7 @@ def _check_program(topics: Topics) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         draw = topics.emit()
-    assert tuple(draw.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape"
-    assert torch.isfinite(draw).all(), "a draw of emit() contains NaN or inf"
+    sound("a draw of emit()", draw, *topics.probs.shape)
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
@@ -182,7 +181,7 @@ def _check_start(topics: Topics) -> None:
     counts = _counts(started, 4)[:, : started.num_words]
     started.start_(counts)
     for name, parameter in started.named_parameters():
-        assert parameter.isfinite().all(), f"start_() leaves {name} not finite"
+        sound(f"{name} after start_()", parameter)
     for probs in started.double_probs.split(started.num_words, 1):
         log_likelihood = float((counts * probs.clamp_min(1e-300).log()).sum())
         uniform = -float(counts.sum()) * torch.tensor(float(started.num_words)).log().item()

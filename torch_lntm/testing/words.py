@@ -14,7 +14,7 @@ from torch_lntm.kernels.likelihood import CountLikelihood, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.parts import is_up_to_date
-from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check_m_step, check_sums, equal
+from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check_m_step, check_sums, equal, sound
 
 #: Number of drawn documents, and of draws of the topics' tokens.
 DRAWN_DOCS, DRAWS = 20_000, 2_000
@@ -59,7 +59,7 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
     """tokens() are the derivatives of log_terms() in the log probabilities."""
     log_s = word_probabilities(theta, topics, batch).log().requires_grad_()
     terms = words.log_terms(log_s.exp(), batch)
-    assert terms.shape == batch.counts.shape, f"log_terms() has shape {tuple(terms.shape)}"
+    sound("log_terms()", terms, *batch.counts.shape)
     (slope,) = torch.autograd.grad(terms.sum(), log_s)
     s = log_s.detach().exp()
     tokens = words.tokens(s, batch)
@@ -75,7 +75,7 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
 def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
     """Padded documents and float32 have the likelihood of the batch."""
     expected = mixture_log_likelihood(theta, topics, batch, words)
-    assert expected.isfinite().all(), "the log likelihood contains NaN or inf"
+    sound("the log likelihood", expected)
     empty = batch.row_offsets.diff() == 0
     equal(expected[empty], torch.zeros_like(expected[empty]), "an empty document has a likelihood")
     chains = torch.stack([theta, theta.flip(1)])

@@ -149,6 +149,7 @@ def read_corpus(
             stream = TextStream(path, about.read, reading)
             counts, found, preparation = count_words(stream, words, **options)
             corpus = Corpus.of_counts(counts, found, stream.table, preparation, name)
+            corpus = corpus if words is None else corpus.with_vocabulary(words)
         else:
             reading = replace(reading, num_words=None if words is None else len(words))
             corpus = _of_counts(path, about.read(path, reading), words, name)
