@@ -167,8 +167,7 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
         names = pd.Index(corpus.metadata["id"])
     if adata is None:
         anndata = import_extra("anndata", "files", "AnnData")
-        obs = pd.DataFrame({name: _writable(column) for name, column in corpus.metadata.items()})
-        obs.index = names.map(str).astype(object)
+        obs = corpus.metadata.set_axis(names.map(str).astype(object))
         var = pd.DataFrame(index=pd.Index(words, dtype=object))
         adata = anndata.AnnData(corpus.to_scipy(), obs, var)
     if tuple(map(str, adata.var_names)) != words:
@@ -189,14 +188,6 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
         "names": np.array(model.topic_names),
     }
     return adata
-
-
-def _writable(column: pd.Series) -> pd.Series:
-    """A column that AnnData can write: numbers as they are, and everything else as text."""
-    if pd.api.types.is_numeric_dtype(column):
-        return column
-    texts = [None if missing else str(x) for x, missing in zip(column, column.isna(), strict=True)]
-    return pd.Series(texts, column.index, dtype=object)
 
 
 def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray[np.float64]]:

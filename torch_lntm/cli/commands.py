@@ -78,7 +78,7 @@ def topics(
         )
     elif words != "probability":
         run, corpus = documents.load()
-        train = documents.training(run, corpus)
+        train = run.training if documents.are_of_fit else corpus
         best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
         result[:] = [replace(topic, words=best[topic.topic]) for topic in result]
@@ -375,7 +375,7 @@ def refine(
         topic: _whole(number) for topic, number in mapping_option("split", split or {}).items()
     }
     refined = lntm.refine(
-        replace(run, corpus=corpus),
+        run,
         split=parts,
         absorb=[items_of(topics) for topics in (absorb or "").split(";") if topics.strip()],
         forbid=items_of(forbid),
@@ -630,7 +630,7 @@ def stability(
         print_as: Output format.
     """
     run, corpus = documents.load()
-    train = documents.training(run, corpus)
+    train = run.training if documents.are_of_fit else corpus
     found = lntm.topic_stability(run, train, **options, **documents.random)
     show(lntm.frames.render(found, print_as))
 
@@ -698,7 +698,7 @@ def report(
             drawn = lntm.inference.theta_draws(drawn, corpus, num_draws, **documents.random)
         shown["effects"] = lntm.effects.estimate(run.model, drawn, corpus, effects, **about)
     if stability:
-        train = documents.training(run, corpus)
+        train = run.training if documents.are_of_fit else corpus
         shown["stability"] = lntm.topic_stability(run, train, stability, **documents.random)
     if by is not None:
         shown["by"] = items_of(by)

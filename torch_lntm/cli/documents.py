@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,7 +168,7 @@ class RunDocuments(Documents):
         self.random = computation.random
 
     def load(self) -> tuple[Run, Corpus]:
-        """The run, with its model on the device, and the documents over its vocabulary."""
+        """The run, with its model on the device, and its documents over its vocabulary."""
         device = self.computation.start()
         run = lntm.load_run(self.run_folder)
         run.model.to(device)
@@ -193,12 +193,7 @@ class RunDocuments(Documents):
             if by_default:
                 raise ConfigError(f"{changed} since the fit; to use {used} name it as CORPUS")
             say(f"warning: {changed} since the fit; {used} are used")
-        return run, corpus
-
-    def training(self, run: Run, corpus: Corpus) -> Corpus:
-        """The loaded documents; those of the fit come without the held-out ones."""
-        split = run.split_documents(corpus) if self.are_of_fit else None
-        return corpus if split is None else split.train
+        return replace(run, corpus=corpus), corpus
 
     def _read_for(self, run: Run) -> Corpus:
         """Read the corpus over the vocabulary of the fitted model.

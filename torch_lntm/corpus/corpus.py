@@ -37,7 +37,7 @@ from torch_lntm.corpus.metadata import (
 )
 from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import read_columns, write_store
+from torch_lntm.corpus.store import read_columns, read_manifest, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, require_whole, warn
 from torch_lntm.frames import align
@@ -284,7 +284,8 @@ class Corpus:
         """
         if self.part is None:
             return self
-        table, covariates = read_columns(self.part.folder)
+        folder = self.part.folder
+        table, covariates = read_columns(folder, read_manifest(folder)["shards"])
         none = np.zeros(0, np.int32)
         return Corpus(
             row_offsets=np.zeros(len(table) + 1, np.int64),

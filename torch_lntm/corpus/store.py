@@ -131,10 +131,6 @@ def _name(number: int) -> str:
     return f"shard-{number:05}"
 
 
-def _sizes(shard: dict[str, Any]) -> dict[str, int]:
-    return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
-
-
 def _write(file: Path, content: bytes) -> int:
     """Writes a file, and returns its checksum."""
     file.write_bytes(content)
@@ -169,7 +165,7 @@ def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any
         arrays = [_read_arrays(folder, shard, about["num_words"]) for shard in shards]
         ends = np.cumsum([0, *(offsets[-1] for offsets, *_ in arrays)])
         offsets = [x[i > 0 :] + ends[i] if i else x for i, (x, *_) in enumerate(arrays)]
-        table, covariates = _read_columns(folder, shards, sum(sizes[:first]))
+        table, covariates = read_columns(folder, shards, sum(sizes[:first]))
         words = None
         for name, checksum in about["files"].items():
             words = read_vocabulary(folder / name, about["num_words"], checksum)
@@ -189,15 +185,6 @@ def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any
         }
 
     return read_consistent(path, read)
-
-
-def read_columns(path: Path) -> tuple[pd.DataFrame, Arrays]:
-    """Metadata and covariates of all documents of a folder, without their counts.
-
-    Raises:
-        FileError: A file is missing or damaged, or belongs to another corpus.
-    """
-    return _read_columns(path, read_manifest(path)["shards"], 0)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -259,7 +246,8 @@ def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) 
 def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDArray[Any]]:
     """The checked and mapped arrays of a shard."""
     arrays, folder = [], path / shard["folder"]
-    for name, size in _sizes(shard).items():
+    sizes = dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
+    for name, size in sizes.items():
         with read_errors(folder / name, "not a complete .npy file; is it truncated?", Exception):
             array: NDArray[Any] = np.load(folder / name, mmap_mode="r")
         is_whole = array.dtype == ARRAYS[name] and array.shape == (size,)
@@ -301,15 +289,18 @@ def read_checked(file: Path, checksum: int | None) -> bytes:
     return content
 
 
-def _read_columns(
-    path: Path, shards: Sequence[dict[str, Any]], first: int
+def read_columns(
+    path: Path, shards: Sequence[dict[str, Any]], first: int = 0
 ) -> tuple[pd.DataFrame, Arrays]:
-    """Metadata and covariates of neighbouring shards.
+    """Metadata and covariates of neighbouring shards, without their counts.
 
     Args:
         path: The folder.
         shards: Records of the shards.
         first: Position of their first document in the corpus.
+
+    Raises:
+        FileError: A file is missing or damaged, or belongs to another corpus.
     """
     tables, covariates = [], []
     for shard in shards:

@@ -185,10 +185,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 missing values.
             ConfigError: A parameter or a formula is invalid, or the documents lack metadata.
         """
-        return self._fit(self._corpus(X, "fit", **metadata))
-
-    def _fit(self, corpus: Corpus) -> Self:
-        """See :meth:`fit`."""
+        corpus = self._corpus(X, "fit", **metadata)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         # partial_fit cannot update tensors that were created in inference mode.
         with (
@@ -234,7 +231,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                     "partial_fit continues from the statistics of a fit, and a model from a file "
                     "has none; call fit"
                 )
-            return self._fit(self._corpus(X, "fit", **metadata))
+            return self.fit(X, **metadata)
         with torch.inference_mode(False):
             self._stepwise.update(self._corpus(X, "partial_fit", **metadata))
         self._shares = None

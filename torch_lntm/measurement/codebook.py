@@ -24,6 +24,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.corpus import as_corpus
+from torch_lntm.corpus.readers import over
 from torch_lntm.effects import Effects
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_errors
@@ -144,7 +145,7 @@ class Codebook(Fitted):
                 "the documents of the discovery are unknown; give them to lntm.codebook as "
                 "discovery=corpus"
             )
-        corpus, names = self._in_words(corpus), corpus.metadata.index
+        corpus, names = over(corpus, self.model.vocabulary), corpus.metadata.index
         # A sum of the fingerprints of the words and of the name is one of both.
         parts = 1 if is_default(names) or not self.discovery["named"] else 2
         both = (_fingerprints(corpus), self.fingerprints.numpy())
@@ -169,7 +170,7 @@ class Codebook(Fitted):
                 f"the parameters of the codebook's model are not those of its hash {self.hash}: "
                 "they were changed; make a new codebook, or load it again"
             )
-        documents = self._in_words(as_corpus(corpus, allow_empty=True))
+        documents = over(as_corpus(corpus, allow_empty=True), self.model.vocabulary)
         if self.discovery is None or allow_discovery or not (seen := self.seen(documents)).any():
             return documents
         raise ConfigError(
@@ -179,11 +180,6 @@ class Codebook(Fitted):
             "(corpus[~book.seen(corpus)]), or, to describe them only, "
             "book.measure(corpus, allow_discovery=True)"
         )
-
-    def _in_words(self, corpus: Corpus) -> Corpus:
-        """The documents over the model's vocabulary, where both have words."""
-        words = self.model.vocabulary if corpus.vocabulary else None
-        return corpus if words is None else corpus.with_vocabulary(words)
 
     def measure(
         self,
@@ -483,7 +479,7 @@ def codebook(
         "num_docs": discovery.num_docs,
         "named": not is_default(discovery.metadata.index),
     }
-    known = torch.from_numpy(_fingerprints(book._in_words(discovery)))
+    known = torch.from_numpy(_fingerprints(over(discovery, model.vocabulary)))
     return replace(book, discovery=about, fingerprints=known)
 
 

@@ -18,7 +18,7 @@ from torch_lntm.effects.linear import regress_linear
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas.columns import column_or_values, read_survey
 from torch_lntm.measurement.measured import Measurement
-from torch_lntm.models.names import find_topics
+from torch_lntm.models.topic_groups import topics_of
 
 Array = NDArray[np.float64]
 #: Fewest documents coded by hand.
@@ -141,10 +141,6 @@ def _surrogates(measured: Measurement, labels: pd.DataFrame, given: Any) -> Arra
         if not (len(labels.columns) == 1 == len(table.columns) or [*table] == [*labels]):
             raise ConfigError(f"surrogates {[*table]}; expected columns {[*labels]}, as the labels")
         return table.to_numpy()
-    groups, means = measured.groups, measured.means
-    members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
-    topics = [
-        list(members.get(str(name)) or find_topics(measured.model.topic_names, [name], "labels"))
-        for name in labels
-    ]
+    means = measured.means
+    topics = [topics_of(measured.model, measured.groups, name, "labels") for name in labels]
     return np.stack([means[:, of].sum(1) for of in topics], 1)

@@ -136,6 +136,24 @@ def as_groups(model: TopicModel, groups: Any) -> TopicGroups | None:
     return None if groups is None else TopicGroups.of(model.topic_names, groups)
 
 
+def topics_of(
+    model: TopicModel, groups: TopicGroups | None, name: int | str, what: str
+) -> list[int]:
+    """Topics of a group by its name, or a topic by its number or name.
+
+    Args:
+        model: The model.
+        groups: The groups, if any.
+        name: The name or number.
+        what: What it is, for messages.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
+    return list(members.get(str(name)) or find_topics(model.topic_names, [name], what))
+
+
 def with_groups(theta: Tensor, groups: TopicGroups | None) -> Tensor:
     """Proportions of the topics ``(..., num_topics)``, followed by those of the groups, if any."""
     return theta if groups is None else torch.cat([theta, groups.sums(theta)], -1)

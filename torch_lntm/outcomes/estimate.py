@@ -125,28 +125,26 @@ def estimate(
     corpus, found = model.encode(read(corpus)), as_groups(model, groups)
     data = _read(corpus, formula, family)
     options: dict[str, Any] = {"warmup_steps": warmup_steps, "topics": topics, "prior": prior}
-    runs: list[Array] = []
-    shares, acceptance = np.zeros(model.num_topics), 0.0
+    runs: list[tuple[Array, Array, float]] = []
     with tqdm(total=num_chains * (warmup_steps + num_draws), disable=not progress) as bar:
         for number in range(num_chains):
             regression = FAMILIES[family](data.y, data.x, model.num_topics)
             options["seed"] = seed + CHAIN_SEEDS * number
             chain = OutcomeChain(model, corpus, regression, cut=draws == "cut", **options)
-            run = _run(chain, warmup_steps, num_draws, bar)
-            runs.append(run[0])
-            shares, acceptance = shares + run[1] / num_chains, acceptance + run[2] / num_chains
+            runs.append(_run(chain, warmup_steps, num_draws, bar))
+    coefficients, shares, acceptance = map(np.array, zip(*runs, strict=True))
     result = Outcomes(
         formula=formula,
         family=family,
         draws=draws,
         names=data.names,
-        coefficients=np.stack(runs),
-        shares=shares,
+        coefficients=coefficients,
+        shares=shares.mean(0),
         groups=found,
         model=model,
         notes=_notes(model, data, formula, draws, FAMILIES[family], topics, prior),
     )
-    _warn(result, acceptance)
+    _warn(result, acceptance.mean())
     return result
 
 

@@ -14,7 +14,7 @@ from torch_lntm import frames
 from torch_lntm.errors import require_level
 from torch_lntm.inference.chains.samples import effective_sample_size, normal_scores
 from torch_lntm.models import TopicGroups, TopicModel
-from torch_lntm.models.names import find_topics
+from torch_lntm.models.topic_groups import topics_of
 from torch_lntm.outcomes.families import Array
 from torch_lntm.plotting.lines import Series, plot_effects
 from torch_lntm.plotting.style import NEUTRAL, topic_labels
@@ -108,7 +108,9 @@ class Outcomes:
         if self.groups is not None:
             members = zip(self.groups.names, self.groups.members, strict=True)
             parts += [(name, "", list(topics)) for name, topics in members]
-        against = None if reference is None else self._members(reference)
+        against = None
+        if reference is not None:
+            against = topics_of(self.model, self.groups, reference, "reference")
         terms, names, rows = [], [], []
         for term, label, topics in parts:
             others = [k for k in range(size) if k not in topics] if against is None else against
@@ -117,12 +119,6 @@ class Outcomes:
                 names.append(label)
                 rows.append(self._mean_of(topics) - self._mean_of(others))
         return terms, names, np.array(rows)
-
-    def _members(self, reference: int | str) -> list[int]:
-        """Topics of a reference."""
-        if self.groups is not None and reference in self.groups.names:
-            return list(self.groups.members[self.groups.names.index(str(reference))])
-        return find_topics(self.model.topic_names, [reference], "reference")
 
     def _mean_of(self, topics: list[int]) -> Array:
         """Weights ``(num_topics,)`` of a mean over some topics by their shares."""

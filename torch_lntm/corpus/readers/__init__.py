@@ -192,16 +192,16 @@ def read_documents(
         path = Path(documents)
         texts = texts_of(path, options)
         corpus = read_corpus(path, **{**options, **({} if texts is None else chosen)})
-        return _over(corpus, words), texts
+        return over(corpus, words), texts
     if isinstance(documents, Corpus):
         _refuse_options(options, "a corpus")
-        return _over(documents, words), None
+        return over(documents, words), None
     texts, columns = _texts_in(documents, options.pop("text_field", None))
     if texts is None:
         vocabulary = options.pop("vocabulary", None)
         columns = {"metadata": options.pop("metadata")} if "metadata" in options else {}
         _refuse_options(options, "counts")
-        return _over(Corpus.from_matrix(documents, vocabulary, **columns), words), None
+        return over(Corpus.from_matrix(documents, vocabulary, **columns), words), None
     metadata = options.pop("metadata", columns)
     _refuse_options({n: v for n, v in options.items() if n in OF_FILES}, "texts in memory")
     return Corpus.from_texts(texts, metadata=metadata, **{**options, **chosen}), list(texts)
@@ -222,8 +222,13 @@ def texts_of(path: Path, options: Mapping[str, Any]) -> Iterable[str] | None:
     return TextStream(path, about.read, Options(**given))
 
 
-def _over(corpus: Corpus, words: Sequence[str] | None) -> Corpus:
-    """The corpus over the words of a model, if both have words."""
+def over(corpus: Corpus, words: Sequence[str] | None) -> Corpus:
+    """The corpus over the words of a model, if both have words.
+
+    Args:
+        corpus: The documents.
+        words: The words of the model, if any.
+    """
     return corpus if None in (words, corpus.vocabulary) else corpus.with_vocabulary(words or ())
 
 
