@@ -81,22 +81,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    r"""Text of a file, with lines that end by ``\n`` and without a byte-order mark.
-
-    Raises:
-        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``.
-    """
-    data = read_bytes(path)
-    try:
-        text = data.decode(encoding).removeprefix("\ufeff")
-    except (LookupError, ValueError) as error:
-        raise _undecoded(path, encoding, error, 0) from error
-    return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
+    r"""Text of a file: its lines (see :func:`iterate_lines`), joined by ``\n``."""
+    return "\n".join(iterate_lines(path, encoding))
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
-    """Lines of a text file. A newline at the end is ignored."""
-    return read_text(path, encoding).removesuffix("\n").split("\n")
+    """Lines of a text file; see :func:`iterate_lines`."""
+    return list(iterate_lines(path, encoding))
 
 
 def iterate_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
@@ -120,15 +111,11 @@ def iterate_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 line = line.removesuffix(end).removesuffix("\r")
                 yield line.removeprefix("\ufeff") if lines == 1 else line
         except (LookupError, UnicodeError) as error:
-            raise _undecoded(path, encoding, error, lines) from error
-
-
-def _undecoded(path: Path, encoding: str, error: Exception, lines: int) -> FileError:
-    """Error for undecodable bytes after ``lines`` lines, or for an unusable encoding."""
-    data, start = getattr(error, "object", b""), getattr(error, "start", 0)
-    line = lines + data.count(b"\n", 0, start) + 1
-    message = f"not {encoding} text ({error}); pass the file's encoding, such as 'latin-1' or "
-    return at_line(path, line, message + "'utf-16'")
+            # Of bytes that cannot be decoded, or of an encoding that cannot be used.
+            data, wrong = getattr(error, "object", b""), getattr(error, "start", 0)
+            advice = "pass the file's encoding, such as 'latin-1' or 'utf-16'"
+            message = f"not {encoding} text ({error}); {advice}"
+            raise at_line(path, lines + data.count(b"\n", 0, wrong) + 1, message) from error
 
 
 def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
