@@ -27,12 +27,6 @@ def at_line(path: Path, line: int, message: str) -> FileError:
     return FileError(f"{path}, line {line}: {message}")
 
 
-def excerpt(line: str, limit: int = 60) -> str:
-    """Quotes a line for an error message. Longer lines are cut to ``limit`` characters."""
-    text = line.strip()
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
-
-
 @contextmanager
 def read_errors(
     path: Path,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.texts import Options
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import at_line, excerpt, iterate_lines, open_bytes, read_errors
+from torch_lntm.files.reading import at_line, iterate_lines, open_bytes, read_errors
 
 _NATURAL = r"\d{1,18}"  # fits an int64
 # A possessive repetition (*+) needs no memory per pair.
@@ -93,7 +93,7 @@ def read_ldac(path: Path, options: Options) -> Corpus:
     while block := list(itertools.islice(lines, _LINES)):
         for number, line in enumerate(block, num_docs + 1):
             if not _LDAC.fullmatch(line):
-                raise at_line(path, number, f"{expected}, got {excerpt(line)}")
+                raise at_line(path, number, f"{expected}, got {line!r:.60}")
         num_pairs = np.array([line.count(":") for line in block])
         numbers = np.fromstring("\n".join(block).replace(":", " "), np.int64, sep=" ")
         heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)

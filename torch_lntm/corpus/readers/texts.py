@@ -20,7 +20,7 @@ import pandas as pd
 
 from torch_lntm.corpus.metadata import listed, named, parse_column, typed, with_labels
 from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
-from torch_lntm.files.reading import at_line, excerpt, iterate_lines, read_text
+from torch_lntm.files.reading import at_line, iterate_lines, read_text
 
 _DELIMITERS = ",;\t|"
 #: Records whose fields become a table at once.
@@ -92,7 +92,7 @@ class TextStream:
             for number, item in enumerate(self.read(self.path, self.options), 1):
                 place, found = item if isinstance(item, tuple) else (f"record {number}", item)
                 if not isinstance(found, Mapping):
-                    message = f"expected a mapping of fields, got {excerpt(str(found))}"
+                    message = f"expected a mapping of fields, got {found!r:.60}"
                     raise FileError(f"{self.path}, {place}: {message}")
                 record = dict(found)
                 text = record.pop(field, ())
@@ -185,7 +185,7 @@ def read_json(path: Path, options: Options) -> Iterator[Record]:
     if not isinstance(array, list):
         raise FileError(
             f"{path}: expected an array of JSON objects, one for each document, got "
-            f"{excerpt(str(array))}; pandas writes one by to_json(path, orient='records')"
+            f"{array!r:.60}; pandas writes one by to_json(path, orient='records')"
         )
     yield from ((f"record {i}", record) for i, record in enumerate(array, 1))
 
@@ -195,7 +195,7 @@ def _parsed(path: Path, text: str, line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         at = text.rfind("\n", 0, error.pos) + 1
-        message = f"not JSON ({error.msg}): {excerpt(text[at : at + 100])}"
+        message = f"not JSON ({error.msg}): {text[at : at + 60]!r}"
         hint = "; of one object per line, give format='jsonl'" if "Extra" in message else ""
         raise at_line(path, line + error.lineno - 1, message + hint) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import at_line, excerpt, open_bytes
+from torch_lntm.files.reading import at_line, open_bytes
 
 #: A word of a source, and a function that returns its vector.
 Word = tuple[str, Callable[[], Any]]
@@ -102,8 +102,8 @@ def _count_numbers(line: bytes) -> int:
 
 
 def _damaged(path: Path, number: int, line: bytes, numbers: str) -> FileError:
-    found = excerpt(line[:200].decode("utf-8", "replace"))
-    message = f"expected a word and {numbers}, got {found}; is the file complete?"
+    found = line.decode("utf-8", "replace").strip()
+    message = f"expected a word and {numbers}, got {found!r:.60}; is the file complete?"
     return at_line(path, number, message)
 
 
