@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, FileError
+from torch_lntm.files.reading import read_errors, read_text
 from torch_lntm.options import Option
 
 
@@ -137,19 +138,13 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         path: The file.
 
     Raises:
-        ConfigError: The file is unreadable, has another form, or repeats a name.
+        FileError: The file is unreadable, or repeats a name.
+        ConfigError: It has another form.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
+    text = read_text(path)
+    with read_errors(path, "not YAML", (yaml.YAMLError, TypeError, ValueError, RecursionError)):
         _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), f"{path}: ")
         values = yaml.safe_load(text)
-    except ConfigError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read ({reason})") from error
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected lines 'name: value', got a {type(values).__name__}")
@@ -160,13 +155,13 @@ def _refuse_repeated_keys(node: yaml.Node | None, where: str) -> None:
     """Refuse a mapping of a YAML document that has a key twice.
 
     Raises:
-        ConfigError: It has.
+        FileError: It has.
     """
     seen: dict[str, int] = {}
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         name, line = str(key.value), key.start_mark.line + 1
         if name in seen:
             problem = f"{name!r} stands on line {seen[name]} and on line {line}"
-            raise ConfigError(f"{where}{problem}; give every name once")
+            raise FileError(f"{where}{problem}; give every name once")
         seen[name] = line
         _refuse_repeated_keys(value, where)

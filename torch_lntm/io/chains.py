@@ -7,7 +7,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from torch_lntm.files.reading import read_errors
 from torch_lntm.inference import DocumentHMC, KeptChains
@@ -17,8 +17,6 @@ from torch_lntm.models import TopicModel
 MAX_STEPS = 1000
 #: Prefix of the tensors of the latent variables.
 _LATENT = "latent."
-#: Errors of reading a damaged file.
-_DAMAGE = (OSError, SafetensorError, KeyError, OverflowError, ValueError, TypeError, RecursionError)
 #: Settings of the chains in the file's metadata.
 _SETTINGS = ("mass_matrix", "num_steps", "target_accept", "jitter")
 
@@ -48,7 +46,7 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
         ConfigError: The file is damaged, or belongs to another model or run.
     """
     what = "not a complete file of the model's chains; delete the file to use new chains"
-    with read_errors(path, what, _DAMAGE):
+    with read_errors(path, what, Exception):
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["chains"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
