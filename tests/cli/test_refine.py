@@ -38,7 +38,7 @@ def test_a_run_is_refined_and_keeps_its_documents_and_decisions(run_folder, coun
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--split", "2=x"], "'x'; expected numbers of parts, as in 7=3"),
+        (["--split", "2=x"], "split is 'x'; expected a whole number"),
         (["--absorb", "2"], "list of one topic"),
         (["--forbid", "w99"], "no word 'w99'"),
         (["other", "--absorb", "0,1"], "needs the documents of the fit"),

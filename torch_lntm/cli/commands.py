@@ -371,12 +371,10 @@ def refine(
     run, corpus = documents.load()
     if not documents.are_of_fit:
         raise ConfigError(f"refine needs the documents of the fit; {corpus!r} has others")
-    parts = {
-        topic: _whole(number) for topic, number in mapping_option("split", split or {}).items()
-    }
+    parts = mapping_option("split", split or {}).items()
     refined = lntm.refine(
         run,
-        split=parts,
+        split={topic: int(n) if str(n).isdigit() else n for topic, n in parts},
         absorb=[items_of(topics) for topics in (absorb or "").split(";") if topics.strip()],
         forbid=items_of(forbid),
         move=mapping_option("move", move or {}),
@@ -386,14 +384,6 @@ def refine(
     replace(refined, config=refined.config | {"out": out}).save(out, overwrite=overwrite)
     show(refined.topic_table(top_n=top_n))
     show(f"\nThe refined run is in {out}")
-
-
-def _whole(number: Any) -> int:
-    """The number of parts of a topic."""
-    try:
-        return int(number)
-    except ValueError:
-        raise ConfigError(f"split: {number!r}; expected numbers of parts, as in 7=3") from None
 
 
 @register_command("convert")
