@@ -53,8 +53,8 @@ class FitOptions:
             file of lines such as "economy: [tax, budget]". These topics come first, and num_topics
             counts them as well as the free ones. For ctm, iftm, lda and stm.
         word_vectors: File of word vectors, by which topics expect words of similar meaning: text of
-            GloVe, word2vec or fastText, binary of word2vec, one of these gzipped, or .npy with a
-            word per line in a .txt file beside it. For ctm, iftm, lda and stm.
+            GloVe, word2vec or fastText, or binary of word2vec, perhaps gzipped. For ctm, iftm, lda
+            and stm.
         model_options: Further arguments of the model's constructor, as JSON.
         test_fraction: Share of the documents to hold out for evaluation; 0 holds out none. Defaults
             to 0.1, except for several processes that fit a folder in shards by hmc. They hold out
