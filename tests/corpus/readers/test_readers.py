@@ -30,7 +30,7 @@ def test_the_format_is_an_option(tmp_path):
         ("toy.xyz", LDAC, {}, r"toy\.xyz: cannot tell the format from .*'\.xyz'"),
         ("toy.xyz", LDAC, {"format": "lda"}, "unknown format 'lda'; give one of npz, ldac, uci"),
         ("a.ldac", LDAC, {"text_field": "x", "min_df": 2}, "text_field, min_df .* with counts of"),
-        ("a.txt", "cat\n", {"label_field": "x"}, "label_field .* with texts of the format txt"),
+        ("a.txt", "cat\n", {"label_field": "x"}, "no record has the field 'x'"),
         ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter .* of the format jsonl"),
         ("a.json", '[{"text": "cat", "party": "x"}]', {"label_field": "pary"}, MISSPELT),
         ("a.jsonl", '{"text": "cat", "party": "x"}', {"label_field": "pary"}, MISSPELT),

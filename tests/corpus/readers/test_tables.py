@@ -83,8 +83,12 @@ def test_the_column_of_the_texts_of_parquet_can_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "options", "match"),
     [
-        ({"text": None, "words": [["a"]] * 5}, {}, "of texts; .* words; .* to Corpus.from_matrix"),
-        ({}, {"text_field": "body"}, "expected a column 'body' of texts; .* are text"),
+        (
+            {"text": None, "words": [["a"]] * 5},
+            {},
+            "the field 'text', got none; .* words; choose by text_field",
+        ),
+        ({}, {"text_field": "body"}, "the field 'body', got none; .* are text"),
         ({}, {"text_field": "year"}, "row 1: expected a text .* 'year', got 2001"),
         ({}, {"text_field": "tags"}, "row 1: expected a text .* 'tags', got .'x'"),
         ({}, {"delimiter": ";"}, "delimiter cannot be used with texts of the format"),

@@ -20,7 +20,6 @@ from torch_lntm.corpus.metadata import as_frame, is_table, listed, take_texts, w
 from torch_lntm.corpus.readers.counts import check_size
 from torch_lntm.corpus.readers.formats import Format, find_format, unzipped
 from torch_lntm.corpus.readers.texts import (
-    WITHOUT_FIELDS,
     Options,
     TextStream,
     read_metadata,
@@ -324,8 +323,7 @@ def by_id(columns: Any, documents: pd.DataFrame) -> Any:
 def _check_options(about: Format, options: Options, further: Iterable[str]) -> None:
     """Refuses options of other formats."""
     is_text = about.holds == "texts"
-    has_fields = is_text and about.name not in WITHOUT_FIELDS
-    fits = {"text_field": has_fields, "label_field": has_fields, "delimiter": about.name == "csv"}
+    fits = {"text_field": is_text, "label_field": is_text, "delimiter": about.name == "csv"}
     wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
     for name in {*further}.difference(OF_WORDS):
         if hint := did_you_mean(name, OF_FILES):

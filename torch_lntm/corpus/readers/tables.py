@@ -25,7 +25,7 @@ def read_parquet(path: Path, options: Options) -> Iterator[Record]:
     files = sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path]
     if not files:
         raise FileError(f"{path}: expected a folder of .parquet files, found none")
-    text, names = options.text_field or "text", None
+    names = None
     for file in files:
         with read_errors(file, "not a complete Parquet file", Exception):
             parquet = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
@@ -35,12 +35,6 @@ def read_parquet(path: Path, options: Options) -> Iterator[Record]:
                 raise FileError(
                     f"{file}: has the columns {listed(own)}; expected different names, which are "
                     f"those of the first file: {listed(names)}"
-                )
-            if text not in names:
-                raise FileError(
-                    f"{path}: expected a column {text!r} of texts; the columns are "
-                    f"{listed(names)}; choose one of texts by text_field, and give counts of words "
-                    "to Corpus.from_matrix"
                 )
             place = "" if file == path else f"{file.name}, "
             batches = (batch.to_pylist() for batch in parquet.iter_batches(_ROWS))

@@ -25,8 +25,6 @@ from torch_lntm.files.reading import at_line, iterate_lines, read_text
 _DELIMITERS = ",;\t|"
 #: Records whose fields become a table at once.
 _ROWS = 4096
-#: Formats of texts without fields.
-WITHOUT_FIELDS = ("txt", "folder")
 
 
 @dataclass(frozen=True)
