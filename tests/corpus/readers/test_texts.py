@@ -61,7 +61,7 @@ def test_json_lines(tmp_path):
         ("a.csv", 'id,text\n1,"word"x\n', "line 2: not a CSV record"),
         ("a.csv", "id,body\n1,word\n", "line 2: .* field 'text', .* fields are id, body"),
         ("a.csv", "text,id,text\ncat,1,dog\n", "columns must have different names, got text twice"),
-        ("a.csv", "\n\n", "is empty; expected a header"),
+        ("a.csv", "\n\n", "holds no document"),
         ("a.csv", "id,text\n", "holds no document"),
         ("a.csv", "id,text\n1,\n", "the texts cannot be counted: no word of 1"),
         ("a.tsv", "wood and stone\ttrain\nwater\ttest\n", "the first line of csv must name"),

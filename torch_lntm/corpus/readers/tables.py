@@ -23,8 +23,6 @@ def read_parquet(path: Path, options: Options) -> Iterator[Record]:
     import pyarrow.parquet as pq
 
     files = sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path]
-    if not files:
-        raise FileError(f"{path}: expected a folder of .parquet files, found none")
     names = None
     for file in files:
         with read_errors(file, "not a complete Parquet file", Exception):

@@ -262,5 +262,3 @@ def read_csv(path: Path, options: Options) -> Iterator[Record]:
     except csv.Error as error:
         message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
         raise at_line(path, line, message) from error
-    if not header:
-        raise FileError(f"{path}: is empty; expected a header and a record for each document")
