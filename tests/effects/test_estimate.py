@@ -213,8 +213,8 @@ def test_the_table_has_rubins_intervals(name, request) -> None:
     assert len(rows) == NUM_TOPICS * 6
     one = next(rows[9:].itertuples())
     assert (one.topic, one.term) == (1, "age")
-    mean = effects._of_term("age")
-    within, between = (float(v[1]) for v in effects.regression.covariance(mean.gradients[:, None]))
+    mean = effects._averages.term("age")
+    within, between = (float(v[1]) for v in effects.regression.variances(mean.gradients))
     between *= 21 / 20
     assert one.estimate == pytest.approx(float(mean.estimates[1]))
     assert one.std_error == pytest.approx((within + between) ** 0.5)
@@ -332,12 +332,10 @@ def test_weights_count_equal_documents_of_a_cluster(model, guide, corpus, link) 
         ):
             np.testing.assert_allclose(rows["estimate"], others["estimate"], rtol=1e-6)
     # Clusters of one document are HC1 up to (n - 1) / (n - k), and n is what counts as documents.
-    pair = (
-        e.regression.covariance(e._of_term("age").gradients[:, None])[0] for e in (copied, left)
-    )
+    pair = (e.regression.variances(e._averages.term("age").gradients)[0] for e in (copied, left))
     many, few = (len(e.design.x) for e in (copied, left))
     ratio = (many - 1) / (many - 4) * (few - 4) / (few - 1)
-    one, other = (within[:, 0, 0].numpy() for within in pair)
+    one, other = (within.numpy() for within in pair)
     np.testing.assert_allclose(one, ratio * other, rtol=1e-6)
     assert "documents, weighted, on ~ party" in repr(by_weight)
 
