@@ -317,21 +317,19 @@ def _regressed(
     """The topics and groups to regress, or an outcome of them."""
     found, names = as_groups(model, groups), model.topic_names
     every = torch.eye(model.num_topics).double()
+    of_groups = () if found is None else found.names
+    sums = every[:0] if found is None else found.sums(every).mT
     if outcome is not None:
         if topics is not None:
             raise ConfigError("topics and outcome are given; expected one of them")
-        rows = {str(k): row for k, row in enumerate(every)} | dict(zip(names, every, strict=True))
-        if found is not None:
-            rows |= dict(zip(found.names, found.sums(every).mT, strict=True))
+        known = (*map(str, range(len(every))), *names, *of_groups)
+        rows = dict(zip(known, torch.cat([every, every, sums]), strict=True))
         of = parse_outcome(outcome, rows, model.num_topics)
         return _Regressed((of.text,), of.responses(link), found, of)
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
         numbers = find_topics(names, topics)
-    if found is None:
-        return _Regressed(tuple(numbers), every[numbers], None)
-    responses = torch.cat([every[numbers], found.sums(every).mT])
-    return _Regressed((*numbers, *found.names), responses, found)
+    return _Regressed((*numbers, *of_groups), torch.cat([every[numbers], sums]), found)
 
 
 def _of_fit(model: Any, source: Any, topics: Any, groups: Any, corpus: Any) -> tuple[Any, ...]:
