@@ -416,22 +416,18 @@ def _prevalence(page: PageData, top_n: int) -> dict[str, Any]:
         (found.levels.column, pictures.draw_chart(pictures.prevalence_by_column(found)))
         for found in summary.prevalence
     ]
-    parts: dict[str, Any] = {
-        "prevalence": charts,
-        "group_rows": [],
-        "widest": overall.upper[0, :size].max(),
-    }
-    if groups is None:
-        return parts
-    tokens = summary.documents.topic_tokens
-    rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
-        topics=groups.members,
-        share=overall.mean[0, size:],
-        lower=overall.lower[0, size:],
-        upper=overall.upper[0, size:],
-    )
-    rows = rows.sort_values("share", ascending=False, kind="stable")
-    return parts | {"group_rows": list(rows.itertuples())}
+    rows = pd.DataFrame()
+    if groups is not None:
+        tokens = summary.documents.topic_tokens
+        rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
+            topics=groups.members,
+            share=overall.mean[0, size:],
+            lower=overall.lower[0, size:],
+            upper=overall.upper[0, size:],
+        )
+        rows = rows.sort_values("share", ascending=False, kind="stable")
+    widest = overall.upper[0, :size].max()
+    return {"prevalence": charts, "group_rows": list(rows.itertuples()), "widest": widest}
 
 
 def _effects(effects: Any) -> dict[str, Any]:

@@ -206,16 +206,6 @@ def test_quadrature_equals_the_expansion_over_topics(
     assert estimate.num_draws == 201 ** (num_topics - 1)
 
 
-@pytest.mark.parametrize("num_topics", [2, 3])
-def test_one_token_has_its_prior_probability(num_topics: int) -> None:
-    model = dirichlet_model(num_topics, 0.2)
-    corpus = Corpus.from_matrix(np.eye(NUM_WORDS, dtype=int))
-    estimate = log_likelihood(model, corpus, Quadrature())
-    alpha = model.prior.concentration.detach()
-    expected = (alpha / alpha.sum() @ model.topics.probs.detach()).log()
-    torch.testing.assert_close(estimate.log_likelihood, expected, atol=1e-9, rtol=0)
-
-
 @pytest.mark.slow
 def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
     model = factor_model(3, 2, "gaussian")
