@@ -42,8 +42,6 @@ from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
 Theta = Literal["mode", "mean", "exact"]
-#: Descriptions for results: estimates of theta from a guide's posterior.
-_DESCRIPTIONS = {"mode": "theta at the mode of eta", "mean": "theta at its mean"}
 #: Default draws of a guide's posterior, and of each chain at first.
 _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 
@@ -227,11 +225,9 @@ def _scores(
         method = f"{model.name}, theta at its mode on the softmax scale"
     else:
         posterior = guide.posterior(seen, covariances=theta != "mode")
-        draws = "" if theta == "mode" else f", {num_draws} draws"
-        description = f"{_DESCRIPTIONS[theta]}{draws}"
-        if posterior.has_exact_theta_mean:
-            description = "theta at its exact mean"
-        method = f"{type(guide).__name__}'s posterior, {description}"
+        at = "the mode of eta" if theta == "mode" else f"its mean, {num_draws} draws"
+        at = "its exact mean" if posterior.has_exact_theta_mean else at
+        method = f"{type(guide).__name__}'s posterior, theta at {at}"
         # For an exact (Dirichlet) posterior, theta at the mean is the mode of log theta.
         proportions = posterior.theta(posterior.mean.double())
         if theta == "mean":
