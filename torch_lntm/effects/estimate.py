@@ -178,7 +178,6 @@ def estimate(
         model=proportions.model,
         num_draws=used.num_draws,
         interrupted=used.num_draws < proportions.num_draws,
-        groups=regressed.groups,
         measure=regressed.measure,
         num_chains=proportions.num_chains,
         constant=regressed.constant,
@@ -267,13 +266,11 @@ class _Regressed(NamedTuple):
     Attributes:
         names: Numbers of topics and names of groups, or the expression of an outcome.
         responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`parts`.
-        groups: The groups, if any.
         outcome: The outcome, if there is one.
     """
 
     names: tuple[int | str, ...]
     responses: Tensor
-    groups: TopicGroups | None
     outcome: Outcome | None = None
 
     @property
@@ -322,11 +319,11 @@ def _regressed(
         known = (*map(str, range(len(every))), *names, *of_groups)
         rows = dict(zip(known, torch.cat([every, every, sums]), strict=True))
         of = parse_outcome(outcome, rows, model.num_topics)
-        return _Regressed((of.text,), of.responses(link), found, of)
+        return _Regressed((of.text,), of.responses(link), of)
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
         numbers = find_topics(names, topics)
-    return _Regressed((*numbers, *of_groups), torch.cat([every[numbers], sums]), found)
+    return _Regressed((*numbers, *of_groups), torch.cat([every[numbers], sums]))
 
 
 def _of_fit(model: Any, source: Any, topics: Any, groups: Any, corpus: Any) -> tuple[Any, ...]:

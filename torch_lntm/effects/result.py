@@ -24,7 +24,7 @@ from torch_lntm.effects.regression import agreement, intervals
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
-from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models import TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import NEUTRAL, is_skewed, topic_labels
 
@@ -60,7 +60,6 @@ class Effects:
         notes: Sentences that describe the regression, and which uncertainty its intervals include.
         model: The model.
         num_draws: Number of draws.
-        groups: Groups of topics, if some were regressed or named in an outcome.
         measure: What is predicted: a proportion, or a value of an outcome.
         num_chains: Number of joint chains that made the draws in turn, or 0.
         constant: Positions of responses that are constant, such as the sum over all topics. They
@@ -77,7 +76,6 @@ class Effects:
     notes: tuple[str, ...]
     model: TopicModel
     num_draws: int
-    groups: TopicGroups | None = None
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
     constant: tuple[int, ...] = ()
