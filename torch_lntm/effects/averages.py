@@ -165,7 +165,7 @@ class Averages:
                 if name in point:
                     value = point[name]
                     positions[:, j] = known.index(value) if value in known else NEW
-            yield self._mean(rows, documents.weights, positions)
+            yield self._mean(rows, documents._replace(positions=positions))
 
     def _rows_at(self, fixed: pd.DataFrame, documents: Documents) -> Iterator[NDArray[np.float64]]:
         """Rows of the design for all documents at each point. Large grids are read in parts."""
@@ -178,19 +178,23 @@ class Averages:
             )
 
     def _mean(
-        self,
-        rows: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        positions: NDArray[np.int64],
-        moved: Tensor | float = 0.0,
+        self, rows: NDArray[np.float64], documents: Documents, scale: Any = 1.0, moved: Any = 0.0
     ) -> Quantity:
-        """The weighted sum of predictions at rows of the design, perhaps shifted in its basis."""
-        parts = (torch.from_numpy(weights), torch.from_numpy(positions))
+        """The average prediction of documents at rows of the design.
+
+        Args:
+            rows: ``(num_distinct, num_terms)``.
+            documents: The documents.
+            scale: A factor of their weights.
+            moved: What is added to the rows in the basis.
+        """
+        weights = documents.weights * scale
+        parts = (torch.from_numpy(weights), torch.from_numpy(documents.positions))
         found = self.regression.predict(self.design.rows(rows) + moved, *parts)
-        scale: Scale = "identity"
+        of: Scale = "identity"
         if isinstance(self.regression, LogitRegression):
-            scale = "atanh" if bool((self.regression.responses < 0).any()) else "logit"
-        return Quantity(*found, weights @ rows, scale)
+            of = "atanh" if bool((self.regression.responses < 0).any()) else "logit"
+        return Quantity(*found, weights @ rows, of)
 
     def _changed(
         self, documents: Documents, values: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0
@@ -202,7 +206,7 @@ class Averages:
             numbers = {c: np.float64 for c in documents.read if kinds[str(c)] != "text"}
             read = documents.read.astype(numbers)
             rows = self.formula.evaluate(read.assign(**values).astype(read.dtypes))
-        return self._mean(rows, documents.weights * scale, documents.positions, moved)
+        return self._mean(rows, documents, scale, moved)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -294,11 +298,7 @@ class Averages:
         for position in (AVERAGE, *range(self.design.sizes[at])):
             positions = everyone.positions.copy()
             positions[:, at] = position
-            means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
-        numbers = []
-        for mean in means[1:]:
-            effect = mean.less(means[0])
-            numbers.append(
-                torch.stack([effect.estimates, *self.regression.variances(effect.gradients)])
-            )
-        return torch.stack(numbers, -1).numpy()
+            means.append(self._changed(everyone._replace(positions=positions), {}))
+        effects = [mean.less(means[0]) for mean in means[1:]]
+        numbers = [(x.estimates, *self.regression.variances(x.gradients)) for x in effects]
+        return torch.stack([torch.stack(x) for x in numbers], -1).numpy()

@@ -656,15 +656,11 @@ class Effects:
         groups: list[tuple[dict[str, Any], Documents]] = [({}, self._averages.everyone)]
         if names:
             table = pd.DataFrame({name: self._observed(name) for name in names})
-            parts = table.groupby(names, sort=True)
             keys = [f"{_key(name)}_" if name in ("term", "contrast") else name for name in names]
-            groups = [
-                (
-                    dict(zip(keys, at, strict=True)),
-                    self._averages.documents(rows=part.index.to_numpy()),
-                )
-                for at, part in parts
-            ]
+            groups = []
+            for at, part in table.groupby(names, sort=True):
+                documents = self._averages.documents(rows=part.index.to_numpy())
+                groups.append((dict(zip(keys, at, strict=True)), documents))
         quantities, what = [], []
         for name, pairs in contrasts.items():
             for (label, low, high), (values, documents) in itertools.product(pairs, groups):
