@@ -220,13 +220,12 @@ class Averages:
             high: The higher value, or what is added to the observed values; ``None`` for a slope.
         """
         if high is None:
-            return self._slope(name, documents)
-        up = self._changed(
-            documents, {name: high if low is not None else documents.read[name] + high}
-        )
-        return up.less(self._changed(documents, {} if low is None else {name: low}))
+            return self._slope(documents, name)
+        higher = high if low is not None else documents.read[name] + high
+        lower = {} if low is None else {name: low}
+        return self._changed(documents, {name: higher}).less(self._changed(documents, lower))
 
-    def _slope(self, name: str, documents: Documents) -> Quantity:
+    def _slope(self, documents: Documents, name: str) -> Quantity:
         """The average derivative in a column of numbers or dates, by central differences."""
         column = documents.read[name].to_numpy(np.float64)
         known = self.everyone.read[name].to_numpy(np.float64)
