@@ -37,6 +37,7 @@ def test_names_are_frequent_words_that_tell_topics() -> None:
     assert topic_labels(model, 1) == ["0 budget", "1 war"]
     assert topic_labels(model, 1, numbered=False) == ["0 budget", "war"]
     assert topic_labels(model, 0, numbered=False) == ["0 budget", "1"]
+    assert topic_labels(lntm.models.ctm(2, 3)) == ["0", "1"]
 
 
 def test_no_word_is_in_two_names() -> None:
