@@ -172,10 +172,9 @@ class Averages:
         size = len(documents.first)
         step = max(1, MAX_ROWS // size)
         for start in range(0, len(fixed), step):
-            values = fixed[start : start + step].merge(documents.read, how="cross")
-            yield from self.formula.evaluate(values, "value", size).reshape(
-                -1, size, len(self.formula.names)
-            )
+            part = fixed[start : start + step]
+            values = part.merge(documents.read, how="cross").set_index(part.index.repeat(size))
+            yield from self.formula.evaluate(values, "value").reshape(len(part), size, -1)
 
     def _mean(
         self, rows: NDArray[np.float64], documents: Documents, scale: Any = 1.0, moved: Any = 0.0
