@@ -194,13 +194,13 @@ class Recipe:
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
         shared: dict[str, Any] = {"num_words": num_words, "seed": seed}
         shared |= {} if vocabulary is None else {"vocabulary": vocabulary}
-        model = constructor(**_taken(constructor, shared | options) | explicit)
+        model = constructor(**taken(constructor, shared | options) | explicit)
         if model.vocabulary is None and vocabulary is not None:
             model.vocabulary = tuple(vocabulary)
         make_engine = SAMPLERS[str(self.posterior)] if self.samples else VariationalEM
         make_guide_of = type(guide_of(self.posterior, model.to(device)))
-        for_engine = _taken(make_engine, options)
-        for_guide = _taken(make_guide_of, options, excluded=_ENGINE_OPTIONS)
+        for_engine = taken(make_engine, options)
+        for_guide = taken(make_guide_of, options, excluded=_ENGINE_OPTIONS)
         for name in sorted(options.keys() - {*takes, *for_engine, *for_guide}):
             refuse_unknown([name])
             raise ConfigError(_refusal(name, self))
@@ -226,7 +226,7 @@ def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide
     return make_guide(None if sampled else posterior, model, **settings)
 
 
-def _taken(
+def taken(
     make: Callable[..., Any], options: Mapping[str, Any], excluded: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The options that are parameters of a function or class."""
@@ -236,12 +236,13 @@ def _taken(
 
 def _owners(option: str) -> list[str]:
     """Names of the models, posteriors and engines that take an option."""
-    owners = [name for name, make in _makers().items() if _taken(make, {option: None})]
+    owners = [name for name, make in makers().items() if taken(make, {option: None})]
     # Guides have settings of the same names.
     return ["variational EM"] if "variational EM" in owners else owners
 
 
-def _makers() -> dict[str, Callable[..., Any]]:
+def makers() -> dict[str, Callable[..., Any]]:
+    """What makes the models, guides and engines, by name."""
     sampling = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
     return {**CONSTRUCTORS, **GUIDES, "variational EM": VariationalEM, **sampling}
 
@@ -254,7 +255,7 @@ def refuse_unknown(options: Iterable[str]) -> None:
     """
     for option in options:
         if not _owners(option):
-            known = {n for make in _makers().values() for n in inspect.signature(make).parameters}
+            known = {n for make in makers().values() for n in inspect.signature(make).parameters}
             hint = did_you_mean(option, [*known, *OF_FILES, *OF_WORDS])
             raise ConfigError(f"no model, posterior or engine takes {option}{hint}")
 

@@ -317,7 +317,8 @@ def _scores(
             **_criteria(of_size, train, top_n),
         }
         if size in resampled:
-            pairs["stability"] = _over_pairs(of_size, resampled[size])
+            similar = [align_topics(fit.model, resampled[size]).similarity for fit in of_size]
+            pairs["stability"] = _over_topics(torch.from_numpy(np.mean(similar, axis=0)))
         rows[size] = {"perplexity": math.exp(-pairs["completion"][0]), "seconds": round(seconds, 3)}
         for name, (value, error) in pairs.items():
             rows[size] |= {name: value, f"{name}_se": error}
@@ -365,12 +366,6 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
         mean = torch.stack([estimate.log_likelihood for estimate in likelihoods]).mean(0)
         means["likelihood"] = per_token(mean, likelihoods[0].lengths)
     return means
-
-
-def _over_pairs(fits: Sequence[_Fit], resampled: TopicModel) -> tuple[float, float]:
-    """Mean similarity of topics to their partners in a fit to resampled documents."""
-    values = [align_topics(fit.model, resampled).similarity for fit in fits]
-    return _over_topics(torch.from_numpy(np.mean(values, axis=0)))
 
 
 def _over_topics(values: Tensor) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import estimate, result
+from torch_lntm.effects import averages, estimate
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.models import ctm
@@ -51,7 +51,7 @@ def test_predictions_average_the_rows_of_all_documents(
     columns, points, max_rows, monkeypatch
 ) -> None:
     """The formula is evaluated at all documents anew for each point."""
-    monkeypatch.setattr(result, "MAX_ROWS", max_rows)
+    monkeypatch.setattr(averages, "MAX_ROWS", max_rows)
     rng = np.random.default_rng(2)
     weights, theta = rng.uniform(0.2, 3.0, NUM_DOCS), rng.dirichlet(np.ones(3), (2, NUM_DOCS))
     corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
@@ -81,7 +81,8 @@ def test_a_second_column_divides_predictions_by_a_few_values(effects, columns) -
     assert [text.get_text() for text in lines.get_legend().get_texts()] == [f"{a:g}" for a in ages]
 
 
-def test_errors_name_the_value_of_the_grid(effects) -> None:
+def test_errors_name_the_value_of_the_grid(effects, monkeypatch) -> None:
+    monkeypatch.setattr(averages, "MAX_ROWS", 1)  # each value is a part of its own
     with pytest.raises(CorpusError, match=r"value 1, .*is the first: {'party': 'Green'"):
         effects.predict(party=["Left", "Green"])
     with pytest.raises(

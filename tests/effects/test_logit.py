@@ -133,27 +133,6 @@ def test_coefficients_and_covariances_equal_loops_over_documents(
     np.testing.assert_allclose(raw_of(of_one)[2], scale * within, rtol=1e-4, atol=1e-9)
 
 
-def test_standard_errors_are_the_delta_method_of_averaged_predictions(corpus, model, theta) -> None:
-    effects: Effects = make(model, theta, corpus, "~ party * age")
-    party = "Right"
-    mean, deviations, covariance = map(torch.from_numpy, raw_of(effects))
-    age = torch.tensor(corpus.metadata["age"])
-    ones = torch.ones_like(age)
-    x = torch.stack([ones, 0 * ones, ones, age, 0 * age, age], 1)
-
-    def average(flat: torch.Tensor) -> torch.Tensor:
-        coefficients = torch.cat([flat.view(NUM_TOPICS - 1, 6).mT, torch.zeros(6, 1)], 1)
-        return torch.softmax(x @ coefficients, -1).mean(0)
-
-    slopes = torch.autograd.functional.jacobian(average, mean)
-    within = (slopes @ covariance @ slopes.mT).diagonal()
-    between = (deviations @ slopes.mT).var(0)
-    error = (within + (1 + 1 / NUM_DRAWS) * between).sqrt()
-    points = effects.predict(party=party)
-    np.testing.assert_allclose(points["estimate"], average(mean), rtol=1e-9)
-    np.testing.assert_allclose(points["std_error"], error, rtol=1e-6)
-
-
 def test_draws_far_from_their_mean_solve_their_equations(corpus, model) -> None:
     """Only a draw of ten knows topic 0. The coefficients of constants are logs of ratios."""
     theta = torch.tensor([0.001, 0.3, 0.3, 0.399]).double().repeat(10, NUM_DOCS, 1)

@@ -470,9 +470,6 @@ def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, t
         np.testing.assert_allclose(table[:4].sum(0), 1, rtol=1e-9)
         np.testing.assert_allclose(table[4], table[:2].sum(0), rtol=1e-9)
         assert points.eval("0 <= lower <= estimate <= upper <= 1").all()
-    # A prediction for all documents as they are is the mean of the draws.
-    ages = effects.predict(author=[f"a{i:02}" for i in range(NUM_AUTHORS)])
-    assert len(ages) == 5 * NUM_AUTHORS
     typical = effects.predict(party="Left", age=40.0, others="typical")
     new = effects.predict(party="Left", age=40.0, author="nobody")
     found = logit_of(effects)
@@ -484,16 +481,6 @@ def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, t
     assert effects.predict("author")["author"].tolist()[:2] == ["a00", "a01"]
     gap = effects.difference("author", "a00", "nobody")
     assert gap.eval("-1 <= lower <= upper <= 1").all()
-
-
-@pytest.mark.slow
-def test_documents_with_their_own_levels_average_to_the_mean_of_the_draws(corpus, theta) -> None:
-    effects = make(corpus, theta, "~ age + (1 | author)")
-    authors, ages = corpus.metadata["author"], corpus.metadata["age"]
-    total = np.zeros(NUM_TOPICS)
-    for author, age in zip(authors, ages, strict=True):
-        total += effects.predict(author=author, age=float(age))["estimate"]
-    np.testing.assert_allclose(total / NUM_DOCS, theta.mean((0, 1)), atol=2e-3)
 
 
 def test_the_order_of_the_topics_does_not_matter(corpus, theta) -> None:

@@ -264,22 +264,3 @@ def test_a_saturated_logit_has_the_errors_of_the_linear_regression(table, kind) 
     ):
         np.testing.assert_allclose(a["estimate"], b["estimate"], rtol=1e-6, atol=1e-12)
         np.testing.assert_allclose(a["std_error"], b["std_error"], rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("link", ["identity", "logit"])
-@pytest.mark.parametrize("period", [2, 7])
-def test_averages_are_over_all_documents(link, period) -> None:
-    """Rows that alternate, as in a panel; 20,000 of them used to be every second one."""
-    size = 21_000
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"country": np.where(np.arange(size) % period == 0, "US", "UK")})
-    frame["party"] = rng.choice(["L", "R"], size)
-    frame["x"] = rng.normal(size=size)
-    y = np.where(frame.country == "US", 0.1, 0.6) + 0.05 * (frame.party == "R")
-    effects = known(y + 0.01 * frame.x, frame, "~ party * country + x", link=link)
-    share = 1 / period
-    expected = 0.6 - 0.5 * share + np.array([0.0, 0.05])
-    np.testing.assert_allclose(effects.predict("party")["estimate"], expected, atol=2e-3)
-    gap = effects.difference("party", "R", "L")["estimate"]
-    np.testing.assert_allclose(gap, 0.05, atol=1e-3)

@@ -155,5 +155,3 @@ def test_invalid_arguments_are_refused() -> None:
             document_completion(model, hold_out(), theta="mode", guide=guide, cache_weight=bad)
         with pytest.raises(ConfigError, match="cache_weight is"):
             document_completion(model, hold_out(), theta="mode", cache_weight=bad)
-    with pytest.raises(ConfigError, match="predicts held-out tokens together"):
-        document_completion(model, hold_out(), guide=guide, theta="integrated", cache_weight=2.0)

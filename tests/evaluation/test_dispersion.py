@@ -83,7 +83,5 @@ def test_exclusivity_equals_its_formula() -> None:
     second = 1 / (0.7 / 1.0 + 0.3 / (2 / 3))
     found = exclusivity(topics, top_n=2)
     np.testing.assert_allclose(found.numpy(), (first + second) / 2, rtol=1e-6)
-    with pytest.raises(ConfigError, match="weight is 2"):
-        exclusivity(topics, weight=2)
     apart = exclusivity(torch.eye(3).double() + 1e-9, top_n=1)
     np.testing.assert_allclose(apart.numpy(), 1.0)

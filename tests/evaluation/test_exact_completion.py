@@ -96,15 +96,6 @@ def test_scores_of_a_logistic_normal_prior_equal_quadrature(num_topics: int) -> 
     check(completion_of(anchored, topics, hold_out(50), tolerance=0.1), expected, 50)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
-def test_scores_of_a_dirichlet_prior_equal_enumeration() -> None:
-    alpha, topics = ALPHA[3], TOPICS[3]
-    theta = np.full((4, 3), 1 / 3)  # nothing is held out of the last
-    theta[:3] = enumerated_means(alpha, topics, OBSERVED[:3])
-    check(completion_of(alpha, topics, hold_out(50), tolerance=0.1), score_at(theta, topics), 50)
-
-
 def enumerated_means(alpha: np.ndarray, topics: np.ndarray, observed: np.ndarray) -> np.ndarray:
     """Posterior means of theta, by the sum over all assignments of the tokens to topics."""
     theta = []

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from scipy.stats import beta
 from support.pictures import WORDS, make_factor_model, make_model, small_corpus
 
 import torch_lntm as lntm
@@ -24,15 +23,6 @@ from torch_lntm.reports import topic_labels
 
 def pairs_in(ax):
     return len(ax.collections[1].get_segments())
-
-
-def test_default_labels_are_numbers_and_words():
-    model = make_model()
-    words = lntm.models.names.name_words(model.topics.probs, model.words_at, 3)
-    assert topic_labels(model)[2] == " ".join(["2", *words[2]])
-    assert len(words[2]) == 3
-    assert topic_labels(model, 0) == list("012345")
-    assert topic_labels(lntm.models.ctm(2, 3)) == ["0", "1"]
 
 
 def test_the_graph_draws_the_strongest_positive_correlations():
@@ -159,22 +149,6 @@ def test_document_proportions_show_means_and_quantiles_of_the_draws(monkeypatch)
     ends = np.quantile(theta, [0.1, 0.9], axis=0)[:, order]
     np.testing.assert_allclose(segments[:, :, 0], ends.T, atol=1e-6)
     assert [label.get_text() for label in ax.get_yticklabels()] == [labels[k] for k in order]
-
-
-def test_document_proportions_of_a_dirichlet_equal_its_marginals():
-    guide = lntm.guides.DirichletGuide(lntm.models.lda(6, len(WORDS), concentration=0.7))
-    draws = lntm.inference.theta_draws(guide, small_corpus())
-    ax = document_proportions(draws, 2, level=0.9, num_topics=None, num_draws=20_000)
-    gamma = guide.posterior(small_corpus().batch()).gamma[2].numpy()
-    shown = [int(label.get_text()) for label in ax.get_yticklabels()]
-    marginal = beta(gamma[shown], gamma.sum() - gamma[shown])
-    # Six standard errors of 20,000 draws: of the mean; and of quantiles, through their probability.
-    error = 6 * marginal.std() / np.sqrt(20_000)
-    assert (np.abs(ax.lines[0].get_xdata() - marginal.mean()) < error).all()
-    segments = np.array(ax.collections[0].get_segments())
-    for end, probability in ((0, 0.05), (1, 0.95)):
-        found = marginal.cdf(segments[:, end, 0])
-        assert (np.abs(found - probability) < 6 * np.sqrt(0.05 * 0.95 / 20_000)).all()
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,7 @@ def evaluate(
         metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
         theta: Topic proportions from which held-out tokens are predicted. exact: The posterior mean
             from chains for each document, which needs no approximation; the others are faster.
-            mode, mean: The mode or mean of the guide's posterior. integrated: The probability of a
-            document's held-out tokens, averaged over the guide's posterior.
+            mode, mean: The mode or mean of the guide's posterior.
         method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
             importance sampling. It is slower, and reliable for short documents and for models
             fitted by chains. auto: The method ais for runs with posterior hmc, and importance

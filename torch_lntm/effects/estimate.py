@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import LinearRegression, regress_linear
-from torch_lntm.effects.logit import LogitRegression, regress_logit
+from torch_lntm.effects.linear import regress_linear
+from torch_lntm.effects.logit import regress_logit
 from torch_lntm.effects.outcome import Outcome, parse_outcome
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
@@ -32,10 +32,6 @@ from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
-REGRESSIONS: dict[Link, Callable[..., LinearRegression | LogitRegression]] = {
-    "logit": regress_logit,
-    "identity": lambda *settings: regress_linear(*settings[:-1]),  # which takes no time
-}
 NO_ROBUST_ERRORS = (
     "with random terms, standard errors are those of the model; leave out clusters=, strata= and "
     "standard_errors=, or the random terms"
@@ -145,7 +141,7 @@ def estimate(
         >>> effects.table()["term"].tolist()[:2]
         ['Intercept', 'party[T.right]']
     """
-    of, source, groups, corpus = _of_fit(model, source, topics, groups, corpus)
+    of, drawn, groups, corpus = _of_fit(model, source, topics, groups, corpus)
     require_one(get_args(Link), link=link)
     require_one((None, *get_args(StandardErrors)), standard_errors=standard_errors)
     regressed = _regressed(of, topics, groups, outcome, link)
@@ -163,10 +159,11 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    drawn = _of_array(of, source, corpus.num_docs)
     proportions = theta_draws(drawn, corpus, num_draws, model=of, rows=rows, **options).several()
     parts = partial(regressed.parts, proportions, rows, link)
-    regression = REGRESSIONS[link](design, parts, regressed.responses, kind, progress)
+    settings = (design, parts, regressed.responses, kind)
+    by_logit = link == "logit"
+    regression = regress_logit(*settings, progress) if by_logit else regress_linear(*settings)
     used = proportions.take(num_draws=len(regression.deviations))  # fewer after Ctrl-C
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
@@ -181,7 +178,6 @@ def estimate(
         model=proportions.model,
         num_draws=used.num_draws,
         interrupted=used.num_draws < proportions.num_draws,
-        groups=regressed.groups,
         measure=regressed.measure,
         num_chains=proportions.num_chains,
         constant=regressed.constant,
@@ -270,13 +266,11 @@ class _Regressed(NamedTuple):
     Attributes:
         names: Numbers of topics and names of groups, or the expression of an outcome.
         responses: ``(num_names, num_columns)`` matrix from the columns of :meth:`parts`.
-        groups: The groups, if any.
         outcome: The outcome, if there is one.
     """
 
     names: tuple[int | str, ...]
     responses: Tensor
-    groups: TopicGroups | None
     outcome: Outcome | None = None
 
     @property
@@ -317,37 +311,31 @@ def _regressed(
     """The topics and groups to regress, or an outcome of them."""
     found, names = as_groups(model, groups), model.topic_names
     every = torch.eye(model.num_topics).double()
+    of_groups = () if found is None else found.names
+    sums = every[:0] if found is None else found.sums(every).mT
     if outcome is not None:
         if topics is not None:
             raise ConfigError("topics and outcome are given; expected one of them")
-        rows = {str(k): row for k, row in enumerate(every)} | dict(zip(names, every, strict=True))
-        if found is not None:
-            rows |= dict(zip(found.names, found.sums(every).mT, strict=True))
+        known = (*map(str, range(len(every))), *names, *of_groups)
+        rows = dict(zip(known, torch.cat([every, every, sums]), strict=True))
         of = parse_outcome(outcome, rows, model.num_topics)
-        return _Regressed((of.text,), of.responses(link), found, of)
+        return _Regressed((of.text,), of.responses(link), of)
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
         numbers = find_topics(names, topics)
-    if found is None:
-        return _Regressed(tuple(numbers), every[numbers], None)
-    responses = torch.cat([every[numbers], found.sums(every).mT])
-    return _Regressed((*numbers, *found.names), responses, found)
+    return _Regressed((*numbers, *of_groups), torch.cat([every[numbers], sums]))
 
 
 def _of_fit(model: Any, source: Any, topics: Any, groups: Any, corpus: Any) -> tuple[Any, ...]:
     """Model, source, groups and documents, of which a fit gives what is missing."""
-    if not isinstance(model, Fitted):
-        require_model(model)
-        return model, source, groups, as_corpus(corpus)
-    groups = model.groups if groups is None and topics is None else groups
-    source = model.source if source is None else source
-    return model.model, source, groups, model.check_corpus(corpus)
-
-
-def _of_array(model: TopicModel, source: Any, num_docs: int) -> Any:
-    """A source of draws, where it may be an array of them."""
+    if isinstance(model, Fitted):
+        groups = model.groups if groups is None and topics is None else groups
+        source = model.source if source is None else source
+        model, corpus = model.model, model.check_corpus(corpus)
+    require_model(model)
+    corpus = as_corpus(corpus)
     if isinstance(source, Tensor | np.ndarray):
         source = ThetaDraws.of(torch.as_tensor(source), model)
-        if len(source.rows) != num_docs:
-            raise ConfigError(f"draws of {len(source.rows)} documents; expected {num_docs}")
-    return source
+        if len(source.rows) != corpus.num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
+    return model, source, groups, corpus

@@ -128,29 +128,23 @@ class LinearRegression:
         row = weights @ x
         return self.coefficients @ row, row.expand(len(self.coefficients), -1)
 
-    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariances of functions of the coefficients: within draws, and between draws.
+    def variances(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances of a function of each response's coefficients: within, and between draws.
 
         Args:
-            gradients: ``(num_responses, num_functions, num_coefficients)``.
+            gradients: ``(num_responses, num_coefficients)``.
 
         Returns:
-            Two arrays ``(num_responses, num_functions, num_functions)``. A function of a direction
-            that a cluster alone determines has the variance infinity.
+            Two arrays ``(num_responses,)``. A function of a direction that a cluster alone
+            determines has the variance infinity.
         """
-        within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
-        return within, between(self.moved(gradients))
+        row = gradients[:, None]
+        within = (row @ self.within @ row.mT)[:, 0, 0]
+        return with_unknown(within, gradients, self.unknown), between(self.moved(gradients))
 
     def moved(self, gradients: Tensor) -> Tensor:
-        """Deviations of functions of the coefficients from their means over draws.
-
-        Args:
-            gradients: As for :meth:`covariance`.
-
-        Returns:
-            ``(num_responses, num_functions, num_draws)``.
-        """
-        return torch.einsum("srt,rmt->rms", self.deviations, gradients)
+        """Deviations ``(num_responses, num_draws)`` of such a function from its mean over draws."""
+        return torch.einsum("srt,rt->rs", self.deviations, gradients)
 
 
 def regress_linear(

@@ -372,26 +372,25 @@ class LogitRegression:
             rows.append(torch.cat([dense, main.flatten(), *(total[NEW] for total in sums)]))
         return weights @ by_response, torch.stack(rows)
 
-    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`LinearRegression.covariance`."""
+    def variances(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`LinearRegression.variances`."""
         sizes = [len(self.equations.keep), self.mean[1].numel(), self.random.spread.numel()]
-        dense, levels, new = gradients.flatten(0, 1).split(sizes, 1)
+        dense, levels, new = gradients.split(sizes, 1)
         solved = self.system.solve(dense.mT, levels.mT.unflatten(0, self.mean[1].shape))
         by_function, through = (
-            torch.cat([pair[0], pair[1].flatten(0, 1)]).mT.unflatten(0, gradients.shape[:2])
+            torch.cat([pair[0], pair[1].flatten(0, 1)]).mT
             for pair in (solved, self.inner.times(*solved))
         )
-        within = by_function @ through.mT
+        within = (by_function[:, None] @ through[..., None]).flatten()
         # A variance below its own rounding error, as of an almost absent topic, is not credible.
         rounding = 1e-15 * by_function.square().sum(-1) * self.inner.dense.abs().max()
-        within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
-        new = (new * self.random.spread.flatten()).unflatten(0, gradients.shape[:2])
-        within = with_unknown(within + new @ new.mT, gradients[..., : sizes[0]], self.unknown)
-        return within, between(self.moved(gradients))
+        new = (new * self.random.spread.flatten())[:, None]
+        within = within.max(rounding) + (new @ new.mT).flatten()
+        return with_unknown(within, dense, self.unknown), between(self.moved(gradients))
 
     def moved(self, gradients: Tensor) -> Tensor:
         """See :meth:`LinearRegression.moved`."""
-        return gradients[..., : self.deviations.shape[1]] @ self.deviations.mT
+        return gradients[:, : self.deviations.shape[1]] @ self.deviations.mT
 
 
 def regress_logit(

@@ -63,39 +63,32 @@ class Outcome:
         return torch.eye(2 if link == "logit" else 1, dtype=torch.float64)[:1]
 
     def transform(self, theta: Tensor, rows: NDArray[np.int64], link: str) -> Tensor:
-        """Columns to regress ``(num_draws, num_docs, num_columns)``; see :meth:`values`.
+        """Columns to regress ``(num_draws, num_docs, num_columns)``.
 
-        The logit has the share and the rest, as it has the topics. Sums need all topics.
-        """
-        if self.below is None:
-            return theta
-        values = self.values(theta, rows)[..., None]
-        return torch.cat([values, 1 - values], -1) if link == "logit" else values
-
-    def values(self, theta: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """The outcome of each draw and document.
+        The logit has a share and the rest, as it has the topics. Sums need all topics.
 
         Args:
             theta: ``(num_draws, num_docs, num_topics)`` proportions.
             rows: ``(num_docs,)`` numbers of the documents, for messages.
+            link: Scale of the regression.
 
         Raises:
             ConfigError: A denominator is 0, or the logarithm of 0 is needed.
         """
-        top = theta @ self.above
         if self.below is None:
-            return top
-        bottom = theta @ self.below
+            return theta
+        top, bottom = theta @ self.above, theta @ self.below
         zero = (bottom <= 0) | (top <= 0) if self.is_log else bottom <= 0
         if bool(zero.any()):
             document = rows[int(zero.any(0).nonzero()[0, 0])]
+            side = "a side" if self.is_log else "the denominator"
             raise ConfigError(
                 f"outcome {self.text!r} has no value in document {document}, counted from 0: in a "
-                "draw the topics of "
-                + ("a side are 0" if self.is_log else "the denominator are 0")
-                + "; leave such documents out, or take larger groups of topics"
+                f"draw the topics of {side} are 0; leave such documents out, or take larger groups "
+                "of topics"
             )
-        return (top / bottom).log() if self.is_log else top / bottom
+        values = (top / bottom).log() if self.is_log else top / bottom
+        return torch.stack([values, 1 - values] if link == "logit" else [values], -1)
 
 
 def parse_outcome(text: str, rows: Mapping[str, Tensor], num_topics: int) -> Outcome:
@@ -154,33 +147,28 @@ def _refuse(text: str, why: str) -> NoReturn:
 
 def _source(text: str, rows: Mapping[str, Tensor], num_topics: int) -> tuple[str, list[Tensor]]:
     """The expression with names that Python can parse, and the rows of these names in order."""
-    names = sorted(rows, key=len, reverse=True)
-    bounded = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names) or "(?!)"
+    longest_first = sorted(map(re.escape, rows), key=len, reverse=True)
     token = re.compile(
-        rf"(?P<log>log(?=\s*\())|(?P<name>{bounded})|(?:topic\s+)?(?P<number>\d{{1,9}})(?!\w)|"
-        r"(?P<sign>[-+/()])|\s+"
+        rf"(?P<log>log(?=\s*\())|(?<!\w)(?P<name>{'|'.join(longest_first)})(?!\w)|"
+        r"topic\s+(?P<number>\d+)(?!\w)|[^-+/()\s][^-+/()]*"
     )
     used: list[Tensor] = []
-    source, at = "", 0
-    while at < len(text):
-        match = token.match(text, at)
-        number = int(match["number"] or 0) if match else num_topics
-        if match is None or number >= num_topics:
-            found = re.compile(r"[^-+/()]*").match(text, at)
-            unknown = found[0].strip() if found and found[0].strip() else text[at]
+
+    def placeholder(match: re.Match[str]) -> str:
+        if match["log"]:
+            return "log"
+        name = match["name"] or match["number"]
+        if name not in rows:
             known = ", ".join(repr(name) for name in rows if not name.isdigit()) or "no names"
             _refuse(
                 text,
-                f"{unknown!r:.80} is no topic; expected numbers from 0 to {num_topics - 1}, or "
-                f"names of topics or groups: {known:.200}",
+                f"{match[0].strip()!r:.80} is no topic; expected numbers from 0 to "
+                f"{num_topics - 1}, or names of topics or groups: {known:.200}",
             )
-        at = match.end()
-        if match["name"] or match["number"]:
-            source += f" _{len(used)} "
-            used.append(rows[match["name"] or str(number)])
-        else:
-            source += match["log"] or match["sign"] or " "
-    return source.strip(), used
+        used.append(rows[name])
+        return f" _{len(used) - 1} "
+
+    return " ".join(token.sub(placeholder, text).split()), used
 
 
 def _sum(node: ast.expr, used: list[Tensor], text: str) -> Tensor:

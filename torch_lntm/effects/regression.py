@@ -36,8 +36,8 @@ Parts = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 
 def between(moved: Tensor) -> Tensor:
-    """Covariances between draws, of functions' deviations ``(..., num_functions, num_draws)``."""
-    return moved @ moved.mT / max(1, moved.shape[-1] - 1)
+    """Variances between draws, of functions' deviations ``(num_functions, num_draws)``."""
+    return (moved[:, None] @ moved[..., None]).flatten() / max(1, moved.shape[1] - 1)
 
 
 def agreement(moved: Tensor, num_chains: int) -> tuple[Tensor, Tensor]:
@@ -60,18 +60,18 @@ def agreement(moved: Tensor, num_chains: int) -> tuple[Tensor, Tensor]:
 
 
 def with_unknown(within: Tensor, gradients: Tensor, unknown: Tensor | None) -> Tensor:
-    """Covariances of functions, with infinite variances along directions of unknown variance.
+    """Variances of functions, infinite along directions of unknown variance.
 
     Args:
-        within: ``(..., num_functions, num_functions)``.
-        gradients: ``(..., num_functions, num_terms * num_outcomes)``, term by term.
+        within: ``(num_functions,)``.
+        gradients: ``(num_functions, num_terms * num_outcomes)``, term by term.
         unknown: ``(num_terms, num_directions)``, if any.
     """
     if unknown is None:
         return within
     parts = gradients.unflatten(-1, (len(unknown), -1)).mT @ unknown
     share = parts.square().sum((-2, -1)) / gradients.square().sum(-1).clamp_min(1e-300)
-    return within + torch.diag_embed(torch.where(share > 1e-16, torch.inf, 0.0))
+    return within + torch.where(share > 1e-16, torch.inf, 0.0)
 
 
 def grid_of(

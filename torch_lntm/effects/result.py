@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,125 +16,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm import frames
-from torch_lntm.corpus.metadata import as_metadata
+from torch_lntm.effects.averages import Averages, Documents, Others, Quantity
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
-from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
-from torch_lntm.effects.regression import Scale, agreement, intervals
+from torch_lntm.effects.logit import LogitRegression
+from torch_lntm.effects.regression import agreement, intervals
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
-from torch_lntm.formulas.language import level_column
-from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models import TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import NEUTRAL, is_skewed, topic_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Values of the columns that a prediction does not set.
-Others = Literal["average", "typical"]
 #: Scale of the regression.
 Link = Literal["logit", "identity"]
 #: Grid values of a number or date.
 GRID = 50
 #: Numbers of which each is a level of its own, where a second column divides predictions.
 FEW = 10
-#: Step of a derivative, in standard deviations of the column.
-STEP = 1e-3
 #: Largest R-hat of chains that agree.
 MOST_RHAT = 1.05
 #: Columns of a table of estimates. A metadata column with one of these names gets an underscore.
 OWN_COLUMNS = {
     *("topic", "name", "estimate", "std_error", "statistic", "df", "p_value", "lower", "upper")
 }
-#: Most rows of a formula evaluated at once, to bound the memory of large grids.
-MAX_ROWS = 50_000
-
-
-class Documents(NamedTuple):
-    """The distinct documents, each with the weight of all that equal it in the relevant columns.
-
-    Attributes:
-        first: ``(num_distinct,)`` the first of the equal documents.
-        read: A row for each of them, as read by the formula.
-        weights: ``(num_distinct,)`` weights, with the sum 1.
-        positions: ``(num_distinct, num_random_terms)`` levels of the random terms.
-    """
-
-    first: NDArray[np.int64]
-    read: pd.DataFrame
-    weights: NDArray[np.float64]
-    positions: NDArray[np.int64]
-
-    @classmethod
-    def of(
-        cls, read: pd.DataFrame, weights: NDArray[np.float64], positions: NDArray[np.int64]
-    ) -> Documents:
-        """The different documents among all documents."""
-        columns = [read[name].to_numpy() for name in read]
-        codes = [np.unique(x, return_inverse=True)[1] for x in (*columns, *positions.T)]
-        _, first, inverse = np.unique(
-            np.stack(codes, 1), axis=0, return_index=True, return_inverse=True
-        )
-        sums = np.bincount(inverse.ravel(), weights).astype(np.float64)
-        different = read.iloc[first].reset_index(drop=True)
-        return cls(first.astype(np.int64), different, sums / sums.sum(), positions[first])
-
-    def rows(self, formula: Formula, fixed: pd.DataFrame) -> Iterator[NDArray[np.float64]]:
-        """Design rows of the documents at each point. Large grids are evaluated in parts.
-
-        Args:
-            formula: The formula.
-            fixed: A row of values of all other columns for each point, as read by the formula.
-
-        Yields:
-            ``(num_distinct, num_terms)`` for each point.
-        """
-        size = len(self.first)
-        step = max(1, MAX_ROWS // size)
-        for start in range(0, len(fixed), step):
-            points = fixed.iloc[start : start + step]
-            repeated = points.loc[points.index.repeat(size)].reset_index(drop=True)
-            own = self.read.iloc[np.tile(np.arange(size), len(points))].reset_index(drop=True)
-            values = pd.concat([repeated, own], axis=1)
-            yield from formula.evaluate(values, "value", size).reshape(len(points), size, -1)
-
-
-class Quantity(NamedTuple):
-    """A function of the coefficients: an average of predictions, a difference or a derivative.
-
-    Attributes:
-        estimates: ``(num_responses,)``.
-        gradients: ``(num_responses, num_coefficients)``.
-        row: ``(num_terms,)`` average of the rows of the design.
-        scale: Scale on which intervals are symmetric.
-    """
-
-    estimates: Tensor
-    gradients: Tensor
-    row: NDArray[np.float64]
-    scale: Scale
-
-    def less(self, other: Quantity) -> Quantity:
-        """The difference."""
-        gradients, row = self.gradients - other.gradients, self.row - other.row
-        scale: Scale = "atanh" if self.scale == "logit" else "identity"
-        return Quantity(self.estimates - other.estimates, gradients, row, scale)
-
-
-class Contrast(NamedTuple):
-    """A comparison of two values of a column.
-
-    Attributes:
-        label: The comparison, in words.
-        low: The lower value; ``None`` for the observed values.
-        high: The higher value, or what is added to the observed values; ``None`` for a slope.
-    """
-
-    label: str
-    low: Any
-    high: Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,7 +60,6 @@ class Effects:
         notes: Sentences that describe the regression, and which uncertainty its intervals include.
         model: The model.
         num_draws: Number of draws.
-        groups: Groups of topics, if some were regressed or named in an outcome.
         measure: What is predicted: a proportion, or a value of an outcome.
         num_chains: Number of joint chains that made the draws in turn, or 0.
         constant: Positions of responses that are constant, such as the sum over all topics. They
@@ -169,7 +76,6 @@ class Effects:
     notes: tuple[str, ...]
     model: TopicModel
     num_draws: int
-    groups: TopicGroups | None = None
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
     constant: tuple[int, ...] = ()
@@ -185,7 +91,7 @@ class Effects:
         found = [
             name
             for name, kind in self.formula.kinds.items()
-            if kind == "number" and not self._has_levels(name)
+            if kind == "number" and not self._averages.has_levels(name)
             if 2 < self.columns[name].nunique() <= FEW and (self.columns[name] % 1 == 0).all()
         ]
         classes = ", ".join(f"C({name})" for name in found)
@@ -199,6 +105,10 @@ class Effects:
             for name in terms
             if name not in self.formula.random and name not in self.formula.kinds
         ]
+
+    @cached_property
+    def _averages(self) -> Averages:
+        return Averages(self.formula, self.regression, self.design, self.columns)
 
     def _names(self) -> list[str]:
         """Names of the responses: those of topics, or words that tell them, and those of groups."""
@@ -233,7 +143,9 @@ class Effects:
             words, if there are any), ``term``, ``estimate``, ``std_error``, ``statistic``, ``df``
             (degrees of freedom), ``p_value``, and the interval from ``lower`` to ``upper``.
         """
-        return self._estimates(self._terms, [{"term": name} for name in self.formula.names], level)
+        return self._estimates(
+            self._averages.terms, [{"term": name} for name in self.formula.names], level
+        )
 
     def paper_table(self, *, stars: bool = False) -> pd.DataFrame:
         """The effects as a table for a paper, which pandas writes for LaTeX, Word or a web page.
@@ -309,46 +221,13 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [{"term": f"{column}[{name}]"} for name in self.formula.random[column]]
-        pooled, scale = np.zeros((3, len(self.topics), len(terms))), "identity"
-        if isinstance(self.regression, LinearRegression):
-            assert self.regression.random is not None
-            found = self.regression.random.effects
-            pooled[:2] = [part.split(self.design.sizes, 1)[at].numpy() for part in found]
-        else:
-            squares, everyone = np.zeros_like(pooled[0]), self._everyone
-            for weight, regression in self.regression.at_variances(at):
-                numbers = replace(self, regression=regression)._of_levels(at, len(terms), everyone)
-                pooled += weight * numbers
-                squares += weight * numbers[0] ** 2
-            pooled[1] += squares - pooled[0] ** 2
-            scale = "atanh" if self.measure == "proportion" else "identity"
+        numbers = self._averages.random_effects(at)
+        is_share = self.link == "logit" and self.measure == "proportion"
         # Intervals contain the uncertainty of the levels' variance, and need no fewer degrees.
+        scale = "atanh" if is_share else "identity"
         about: Any = (self.num_draws, self.regression.freedom, level, scale)
-        return self._frame(np.stack([pooled[0], *intervals(*pooled, *about)]), terms)
-
-    def _of_levels(self, at: int, size: int, everyone: Documents) -> NDArray[np.float64]:
-        """Effects of a term's levels on the proportions, with variances within and between draws.
-
-        Args:
-            at: The term.
-            size: Number of its levels.
-            everyone: The documents.
-
-        Returns:
-            ``(3, num_responses, size)``.
-        """
-        means = []
-        for position in (AVERAGE, *range(size)):
-            positions = everyone.positions.copy()
-            positions[:, at] = position
-            means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
-        numbers = []
-        for mean in means[1:]:
-            effect = mean.less(means[0])
-            covariances = self.regression.covariance(effect.gradients[:, None])
-            parts = (effect.estimates, *(part[:, 0, 0] for part in covariances))
-            numbers.append(torch.stack(parts))
-        return torch.stack(numbers, -1).numpy()
+        ends = intervals(*numbers, *about)
+        return self._frame(np.stack([numbers[0], *ends]), terms)
 
     # -- agreement of chains ---------------------------------------------------------------------
 
@@ -373,7 +252,7 @@ class Effects:
         """
         if not self.num_chains:
             raise ConfigError("the draws are independent; expected those of joint_draws")
-        found = [agreement(self._moved(of), self.num_chains) for of in self._terms]
+        found = [self._agreement(of) for of in self._averages.terms]
         rhat, size = (torch.stack(part, 1).flatten().numpy() for part in zip(*found, strict=True))
         return self._rows([{"term": name} for name in self.formula.names]).assign(
             rhat=rhat, ess=size
@@ -397,9 +276,8 @@ class Effects:
             f"effective draws. {advice}"
         ).strip()
 
-    def _moved(self, quantity: Quantity) -> Tensor:
-        """Deviations of a quantity in each draw ``(num_responses, num_draws)``."""
-        return self.regression.moved(quantity.gradients[:, None])[:, 0]
+    def _agreement(self, quantity: Quantity) -> tuple[Tensor, Tensor]:
+        return agreement(self.regression.moved(quantity.gradients), self.num_chains)
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -450,7 +328,7 @@ class Effects:
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        return self._estimates(self._averages(points, others), points, level, is_effect=False)
+        return self._estimates(self._averages.at(points, others), points, level, is_effect=False)
 
     def difference(
         self,
@@ -492,7 +370,7 @@ class Effects:
         fixed = {column: self._several(column, value)[0] for column, value in given.items()}
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
-        one, other = self._averages(points, others)
+        one, other = self._averages.at(points, others)
         texts = " − ".join(map(_told, pair))
         return self._estimates([one.less(other)], [{**fixed, name: texts}], level)
 
@@ -563,8 +441,7 @@ class Effects:
         pairs = {}
         for name in names or self.columns:
             found = self._contrasts(str(name), None)
-            is_step = found[0].low is None
-            pairs[str(name)] = [Contrast("dY/dX", None, None)] if is_step else found
+            pairs[str(name)] = [("dY/dX", None, None)] if found[0][1] is None else found
         return self._averaged(pairs, by, level)
 
     def plot(
@@ -685,7 +562,7 @@ class Effects:
             return list(self.formula.random[name])
         column, kind = self.columns[name].to_numpy(), self.formula.kinds[name]
         distinct_values = sorted(set(column.tolist()))
-        if self._has_levels(name) or len(distinct_values) <= (FEW if few else 2):
+        if self._averages.has_levels(name) or len(distinct_values) <= (FEW if few else 2):
             return distinct_values
         if few:
             ordered = sorted(column.tolist())
@@ -732,106 +609,69 @@ class Effects:
         is_date = self.formula.kinds.get(name) == "date"
         return [str(v)[:10] if is_date and not isinstance(v, str) else v for v in several]
 
-    def _has_levels(self, name: str) -> bool:
-        """Whether the values of a column are levels: text, truth values, or numbers within C()."""
-        within = any(level_column(expression) == name for expression in self.formula.levels)
-        return within or self.columns[name].dtype.kind == "b"
-
-    def _typical(self, name: str) -> Any:
-        """The most frequent level, or the median of numbers and dates."""
-        column = self.columns[name].to_numpy()
-        if self._has_levels(name):
-            levels, counts = np.unique(column, return_counts=True)
-            return levels[counts.argmax()]
-        return np.sort(column)[len(column) // 2] if column.dtype == object else np.median(column)
-
-    def _documents(
-        self,
-        others: Others = "average",
-        *replaced: str,
-        rows: NDArray[np.int64] | slice = slice(None),
-    ) -> Documents:
-        """The documents, distinct in all columns but the replaced ones, or the typical document."""
-        if others == "typical":
-            columns = as_metadata({name: [self._typical(name)] for name in self.columns})
-            weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
-        else:
-            columns, weights = self.columns.iloc[rows], self.design.weights.numpy()[rows]
-            positions = self.design.positions.numpy()[rows]
-        kinds = {name: kind for name, kind in self.formula.kinds.items() if name not in replaced}
-        found = Documents.of(read_columns(columns, kinds)[0], weights, positions)
-        return found._replace(first=np.arange(len(self.columns))[rows][found.first])
-
-    @cached_property
-    def _everyone(self) -> Documents:
-        return self._documents()
-
-    def _contrasts(self, name: str, how: Any) -> list[Contrast]:
-        """The comparisons of a column; see :meth:`avg_comparisons`."""
+    def _contrasts(self, name: str, how: Any) -> list[tuple[str, Any, Any]]:
+        """The comparisons of a column: a label, and two values as for :meth:`Averages.effect`."""
         self._require(name)
         if name in self.formula.random:
             raise ConfigError(f"{name!r} is a random term; compare its levels by levels({name!r})")
         kind, column = self.formula.kinds[name], self.columns[name]
-        has_levels = self._has_levels(name) or (kind == "number" and column.isin([0, 1]).all())
-        levels = self.grid(name) if has_levels else []
+        is_binary = kind == "number" and column.isin([0, 1]).all()
         pairs: list[Any] = []
+        if has_levels := self._averages.has_levels(name) or is_binary:
+            levels, of_terms = self.grid(name), self._averages.levels.values()
+            known = [first for of, _, first in of_terms if of == name and first is not None]
+            first = known[0] if known else levels[0]
+            ways: dict[Any, Any] = {
+                None: [(first, other) for other in levels if other != first],
+                "sequential": itertools.pairwise(levels),
+                "pairwise": itertools.combinations(levels, 2),
+            }
         if pd.api.types.is_list_like(how):
             pairs = [self._several(name, how)]
-        elif has_levels and how in (None, "reference"):
-            known = [reference for column, _, reference in self._levels.values() if column == name]
-            first = known[0] if known and known[0] is not None else levels[0]
-            pairs = [(first, other) for other in levels if other != first]
-        elif has_levels and isinstance(how, str):
-            kinds: dict[str, Any] = {"sequential": itertools.pairwise}
-            kinds["pairwise"] = partial(itertools.combinations, r=2)
-            pairs = list(kinds[how](levels)) if how in kinds else []
-        elif not has_levels and isinstance(how := 1 if how is None else how, int | float):
-            pairs = [(None, how)] if how and np.isfinite(how) else []
+        elif has_levels:
+            pairs = list(ways.get(None if how == "reference" else how, ()))
+        elif isinstance(step := 1 if how is None else how, int | float) and np.isfinite(step):
+            pairs = [(None, step)] if step else []
         if not pairs or {len(pair) for pair in pairs} != {2}:
             forms = "'reference', 'sequential', 'pairwise'" if has_levels else "an increase"
             raise ConfigError(f"contrast of {name!r} is {how!r}; expected {forms} or two values")
+        if pairs[0][0] is None:
+            return [(f"{pairs[0][1]:+g}", *pairs[0])]
         found = []
         for pair in pairs:
-            if pair[0] is None:
-                return [Contrast(f"{pair[1]:+g}", *pair)]
             read, _ = read_columns(pd.DataFrame({name: list(pair)}), {name: kind}, "value")
-            texts = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in reversed(pair)]
-            found.append(Contrast(" − ".join(texts), *read[name]))
+            found.append((" − ".join(map(_told, reversed(pair))), *read[name]))
         return found
 
     def _averaged(
-        self, contrasts: Mapping[str, Sequence[Contrast]], by: str | Sequence[str], level: float
+        self,
+        contrasts: Mapping[str, Sequence[tuple[str, Any, Any]]],
+        by: str | Sequence[str],
+        level: float,
     ) -> pd.DataFrame:
         """Averages of comparisons over the documents of each level of some columns."""
         if not contrasts:
             raise ConfigError(f"formula {self.formula.text!r} has no columns to compare")
         names = [by] if isinstance(by, str) else list(by)
-        groups: list[tuple[dict[str, Any], Documents]] = [({}, self._everyone)]
+        groups: list[tuple[dict[str, Any], Documents]] = [({}, self._averages.everyone)]
         if names:
             table = pd.DataFrame({name: self._observed(name) for name in names})
-            parts = table.groupby(names, sort=True)
             keys = [f"{_key(name)}_" if name in ("term", "contrast") else name for name in names]
-            groups = [
-                (dict(zip(keys, at, strict=True)), self._documents(rows=part.index.to_numpy()))
-                for at, part in parts
-            ]
+            groups = []
+            for at, part in table.groupby(names, sort=True):
+                documents = self._averages.documents(rows=part.index.to_numpy())
+                groups.append((dict(zip(keys, at, strict=True)), documents))
         quantities, what = [], []
         for name, pairs in contrasts.items():
             for (label, low, high), (values, documents) in itertools.product(pairs, groups):
                 what.append({"term": name, "contrast": label, **values})
-                if high is None:
-                    quantities.append(self._slope(name, documents))
-                    continue
-                up = high if low is not None else documents.read[name] + high
-                down = {} if low is None else {name: low}
                 try:
-                    one = self._changed(documents, {name: up})
+                    quantities.append(self._averages.effect(documents, name, low, high))
                 except CorpusError as error:
                     raise ConfigError(
                         f"the formula has no value at {name} {label} in some documents, as beyond "
                         f"the ends of a spline; compare two values, as in {name}=(low, high)"
                     ) from error
-                quantities.append(one.less(self._changed(documents, down)))
         return self._estimates(quantities, what, level)
 
     def _observed(self, name: str) -> NDArray[Any]:
@@ -841,108 +681,6 @@ class Effects:
             return self.columns[name].to_numpy()
         at = self.design.positions[:, list(self.formula.random).index(name)].numpy()
         return np.array(self.formula.random[name], object)[at]
-
-    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Quantity]:
-        """The average prediction at each point."""
-        if others not in ("average", "typical"):
-            raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
-        random = self.formula.random
-        kinds = {name: self.formula.kinds[name] for name in points[0] if name not in random}
-        fixed, _ = read_columns(pd.DataFrame(points), kinds, "value")
-        documents = self._documents(others, *kinds)
-        for rows, point in zip(documents.rows(self.formula, fixed), points, strict=True):
-            positions = documents.positions.copy()
-            for j, (name, known) in enumerate(random.items()):
-                if name in point:
-                    value = point[name]
-                    positions[:, j] = known.index(value) if value in known else NEW
-            yield self._mean(rows, documents.weights, positions)
-
-    def _mean(
-        self,
-        rows: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        positions: NDArray[np.int64],
-        moved: Tensor | float = 0.0,
-    ) -> Quantity:
-        """The weighted sum of predictions at rows of the design, perhaps shifted in its basis."""
-        parts = (torch.from_numpy(weights), torch.from_numpy(positions))
-        found = self.regression.predict(self.design.rows(rows) + moved, *parts)
-        scale: Scale = "identity"
-        if isinstance(self.regression, LogitRegression):
-            scale = "atanh" if bool((self.regression.responses < 0).any()) else "logit"
-        return Quantity(*found, weights @ rows, scale)
-
-    @cached_property
-    def _terms(self) -> list[Quantity]:
-        """The effects of all columns of the design."""
-        return [self._of_term(name) for name in self.formula.names]
-
-    def _of_term(self, name: str) -> Quantity:
-        """The effect of a column of the design; see :meth:`table`."""
-        j = self.formula.names.index(name)
-        unit = np.eye(len(self.formula.names))[j]
-        if isinstance(self.regression, LinearRegression):
-            row = self.design.back[j].expand(len(self.topics), -1)
-            return Quantity((self.regression.coefficients * row).sum(1), row, unit, "identity")
-        everyone = self._everyone
-        if name == "Intercept":
-            flags = [self.formula.names[i] for i in self.design.flags]
-            references = {column: reference for column, _, reference in self._levels.values()}
-            zeros = {column: 0 for column in flags if column in everyone.read}
-            fixed = {c: v for c, v in (zeros | references).items() if v is not None}
-            return self._changed(everyone, fixed)
-        if name in self._levels:
-            column, level, reference = self._levels[name]
-            one = self._changed(everyone, {column: level})
-            return (
-                one if reference is None else one.less(self._changed(everyone, {column: reference}))
-            )
-        if name in everyone.read and j in self.design.flags:
-            return self._changed(everyone, {name: 1}).less(self._changed(everyone, {name: 0}))
-        if name in everyone.read:
-            return self._slope(name, everyone)
-        along = self.design.rows(unit[None])
-        step = STEP / float(along.norm()) / len(self.design.x) ** 0.5
-        up, down = (
-            self._changed(everyone, {}, 0.5 / step, sign * step * along) for sign in (1, -1)
-        )
-        return up.less(down)._replace(row=unit, scale="identity")
-
-    def _changed(
-        self, documents: Documents, values: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0
-    ) -> Quantity:
-        """The average prediction with other values of some columns, and scaled weights."""
-        rows = self.design.raw[documents.first]
-        if values:
-            kinds = self.formula.kinds
-            numbers = {c: np.float64 for c in documents.read if kinds[str(c)] != "text"}
-            read = documents.read.astype(numbers)
-            rows = self.formula.evaluate(read.assign(**values).astype(read.dtypes))
-        return self._mean(rows, documents.weights * scale, documents.positions, moved)
-
-    def _slope(self, name: str, documents: Documents) -> Quantity:
-        """The average derivative in a column of numbers or dates, by central differences."""
-        column = documents.read[name].to_numpy(np.float64)
-        known = self._everyone.read[name].to_numpy(np.float64)
-        step = STEP * np.std(known - known[0])
-        high, low = ((column + sign * step).clip(known.min(), known.max()) for sign in (1, -1))
-        up, down = (self._changed(documents, {name: x}, 1 / (high - low)) for x in (high, low))
-        return up.less(down)._replace(scale="identity")
-
-    @cached_property
-    def _levels(self) -> dict[str, tuple[str, Any, Any]]:
-        """Column, level and reference level, if any, by name of a column of the design."""
-        found: dict[str, tuple[str, Any, Any]] = {}
-        for expression, levels in self.formula.levels.items():
-            names = {f"{expression}[{sign}{x}]": x for x in levels for sign in ("", "T.")}
-            present = {name: names[name] for name in self.formula.names if name in names}
-            rest = [level for level in levels if level not in present.values()]
-            column = level_column(expression)
-            if column is not None and len(rest) < 2:
-                reference = rest[0] if rest else None
-                found |= {name: (column, level, reference) for name, level in present.items()}
-        return found
 
     def _estimates(
         self,
@@ -965,13 +703,12 @@ class Effects:
         if self.formula.random:
             each = self.design.containment(self.regression.freedom).numpy()
         for quantity in quantities:
-            covariances = self.regression.covariance(quantity.gradients[:, None])
-            within, between = (covariance[:, 0, 0].numpy() for covariance in covariances)
+            within, between = map(Tensor.numpy, self.regression.variances(quantity.gradients))
             used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
             least = np.where(used, each, self.regression.freedom).min()
             num_draws: Any = self.num_draws
             if self.num_chains:  # draws of a chain depend on each other
-                num_draws = agreement(self._moved(quantity), self.num_chains)[1].numpy()
+                num_draws = self._agreement(quantity)[1].numpy()
                 between = between * (1 - 1 / self.num_draws) / (1 - 1 / num_draws)
             numbers = (quantity.estimates.numpy(), within, between, num_draws)
             ends = intervals(*numbers, least, level, quantity.scale)

@@ -22,6 +22,8 @@ from torch_lntm.models import TopicModel
 
 #: Measures of coherence.
 MEASURES = ("npmi", "umass")
+#: Weight of exclusivity beside frequency, as in R's stm.
+EXCLUSIVE = 0.7
 _EXPECTED = (
     "a model, a floating-point matrix of weights (num_topics, num_words), or a non-empty list of "
     "different words or positions of words for each topic"
@@ -132,18 +134,17 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
     return len(np.unique(np.concatenate(rows))) / sum(len(row) for row in rows)
 
 
-def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
+def exclusivity(topics: Any, top_n: int = 10) -> Tensor:
     """Mean exclusivity (FREX) of each topic's most probable words.
 
-    A word scores 1/(w/E + (1 − w)/F), a weighted harmonic mean of two ranks within the topic
-    (*Bischof & Airoldi 2012*). E is the rank of its exclusivity φ_kv/Σ_j φ_jv and F that of its
-    probability φ_kv, both divided by the number of words. R's stm sums the scores of the ``top_n``
-    words, whereas we average them.
+    A word scores 1/(w/E + (1 − w)/F) for w = 0.7, a weighted harmonic mean of two ranks within the
+    topic (*Bischof & Airoldi 2012*). E is the rank of its exclusivity φ_kv/Σ_j φ_jv and F that of
+    its probability φ_kv, both divided by the number of words. R's stm sums the scores of the
+    ``top_n`` words, whereas we average them.
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` probabilities.
         top_n: Top words per topic.
-        weight: Weight w of exclusivity, between 0 and 1.
 
     Returns:
         ``(num_topics,)`` float64, from 0 to 1.
@@ -156,10 +157,8 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
         tensor([1., 1., 1., 1.], dtype=torch.float64)
     """
     require_whole(1, top_n=top_n)
-    if not 0 <= weight <= 1:
-        raise ConfigError(f"weight is {weight}; expected from 0 to 1")
     probs = as_matrix(topics, "topics").numpy()
-    scores = frex(probs, probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny), weight)
+    scores = frex(probs, probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny), EXCLUSIVE)
     top = np.argsort(-probs, axis=1, kind="stable")[:, :top_n]
     return torch.from_numpy(np.take_along_axis(scores, top, 1).mean(1))
 

@@ -126,15 +126,13 @@ class Formula:
         """
         return self.evaluate(read_columns(as_metadata(metadata), self.kinds)[0])
 
-    def evaluate(
-        self, values: pd.DataFrame, each: str = "document", size: int = 1
-    ) -> NDArray[np.float64]:
+    def evaluate(self, values: pd.DataFrame, each: str = "document") -> NDArray[np.float64]:
         """Matrix ``(num_rows, num_columns)`` of the result of :func:`read_columns`.
 
         Args:
-            values: A row of values of all columns for each row of the matrix.
-            each: Name of the place of rows in messages.
-            size: Number of rows per place.
+            values: A row of values of all columns for each row of the matrix. The index has the
+                number of its place in messages.
+            each: Name of such a place.
 
         Raises:
             CorpusError: A level is unknown, a number is outside of the range of a spline, or a
@@ -157,7 +155,7 @@ class Formula:
             known = [f"{name}: {', '.join(map(str, x[:20]))}" for name, x in self.levels.items()]
             levels = f"; the levels of the fit are {'; '.join(known) or 'none'}"
             raise CorpusError(
-                f"{error}; {each} {row // size}, counted from 0, is the first: {at}{levels}"
+                f"{error}; {each} {values.index[row]}, counted from 0, is the first: {at}{levels}"
             ) from error
         # If its saved state were lost, a function would now be fitted to the new documents.
         state = _encode(matrix.model_spec.transform_state)
@@ -166,7 +164,7 @@ class Formula:
                 f"formula {self.text!r} does not give the columns that it was fitted to; was it "
                 "saved with another version of formulaic?"
             )
-        return self._numbers(matrix, each, size)
+        return self._numbers(matrix, each)
 
     def _shown(self, name: str, value: Any) -> Any:
         """A value in the notation of its column."""
@@ -321,7 +319,7 @@ class Formula:
                 + advice * bool(texts and not self.names)  # in the fit
             ) from error
 
-    def _numbers(self, matrix: Any, each: str = "document", size: int = 1) -> NDArray[np.float64]:
+    def _numbers(self, matrix: Any, each: str = "document") -> NDArray[np.float64]:
         """Numbers of a data frame, after a check of their size."""
         numbers = np.asarray(matrix, dtype=np.float64)
         bad = np.argwhere(~(np.abs(numbers) <= MAX_SIZE))
@@ -332,7 +330,7 @@ class Formula:
                 advice = f"numbers beyond {MAX_SIZE:g} overflow; divide the column by a constant"
             raise CorpusError(
                 f"formula {self.text!r}: {matrix.columns[column]} is {numbers[row, column]} in "
-                f"{each} {row // size}, counted from 0; {advice}"
+                f"{each} {matrix.index[row]}, counted from 0; {advice}"
             )
         return numbers
 

@@ -88,33 +88,25 @@ def _exclusivity(
 
 
 def best_words(
-    model: TopicModel,
-    corpus: Corpus,
-    measure: LabelMeasure,
-    *,
-    top_n: int = 7,
-    frequency_weight: float = 0.5,
+    model: TopicModel, corpus: Corpus, measure: LabelMeasure, *, top_n: int = 7
 ) -> list[tuple[str, ...]]:
     """The best words of each topic by a measure; see :func:`label_topics`."""
     require_whole(1, top_n=top_n)
     totals = np.asarray(model.encode(corpus).word_totals)
     probs = np.asarray(model.topics.mean_probs.detach().double().cpu())
-    scores = word_scores(probs, totals, measure, frequency_weight=frequency_weight)
+    scores = word_scores(probs, totals, measure)
     # The more probable of two words with equal scores comes first.
     best = np.lexsort((-probs, -scores))[:, :top_n]
     return [model.words_at(row) for row in best.tolist()]
 
 
-def label_topics(
-    model: TopicModel, corpus: Corpus, *, top_n: int = 7, frequency_weight: float = 0.5
-) -> pd.DataFrame:
+def label_topics(model: TopicModel, corpus: Corpus, *, top_n: int = 7) -> pd.DataFrame:
     """Best words of each topic by four measures, which :func:`word_scores` defines.
 
     Args:
         model: The model.
         corpus: The documents of the fit, for the word frequencies.
         top_n: Words by each measure.
-        frequency_weight: Weight of frequency in FREX, between 0 and 1.
 
     Returns:
         A row for each topic, with the columns ``topic``, ``name``, and the words by the measures
@@ -131,7 +123,7 @@ def label_topics(
     names = model.topic_names
     labels = pd.DataFrame({"topic": range(len(names)), "name": names})
     for measure in get_args(LabelMeasure):
-        words = best_words(model, corpus, measure, top_n=top_n, frequency_weight=frequency_weight)
+        words = best_words(model, corpus, measure, top_n=top_n)
         labels[measure] = [" ".join(row) for row in words]
     return labels
 

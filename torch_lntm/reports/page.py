@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -22,14 +21,13 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, knows_its_options, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import GUIDES
-from torch_lntm.inference import DrawSource, ThetaDraws, VariationalEM, theta_draws
+from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
 from torch_lntm.models import TopicGroups
-from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
-from torch_lntm.recipes import SAMPLERS
+from torch_lntm.recipes import SAMPLERS, makers, taken
 from torch_lntm.reports import pictures
 from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
@@ -322,14 +320,12 @@ def _documents(
         "sparks": sparks,
         "colours": colours,
         "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics} | of_groups,
-        "documents": _quoted(page, everything, sample, best, quotes),
+        "documents": _quoted(page, best, quotes),
     }
 
 
 def _quoted(
     page: PageData,
-    everything: Corpus,
-    sample: NDArray[np.int64],
     best: pd.DataFrame,
     quotes: Mapping[int, str],
 ) -> dict[int, list[dict[str, Any]]]:
@@ -343,34 +339,29 @@ def _quoted(
         # An end at rank p(S + 1) of S draws gives intervals of few draws their coverage.
         both = np.quantile(part.theta.cpu().numpy(), tails, axis=0, method="weibull")
         ends |= {d: both[:, i] for i, d in enumerate(part.rows.tolist())}
-    metadata = everything.metadata
+    metadata = page.corpus.metadata
     for row in best.to_dict("records"):
-        topic, at = row["topic"], sample[row["position"]]
-        lower, upper = ends[row["position"]][:, topic]
+        topic, at = row["topic"], row["position"]
+        lower, upper = ends[at][:, topic]
         present = metadata.iloc[at].dropna().items() if len(metadata.columns) else ()
         about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
-        more = {"id": metadata.index[at], "excerpt": quotes[row["position"]], "fields": about}
+        more = {"id": metadata.index[at], "excerpt": quotes[at], "fields": about}
         found[topic].append({**row, **more, "lower": lower, "upper": upper})
     return found
 
 
 def _settings(page: PageData) -> dict[str, Any]:
     """The settings that had an effect, with the names of files in place of their paths."""
-    posterior = page.settings.get("posterior")
-    engines = {**SAMPLERS, "variational EM": VariationalEM}
-    used: list[Any] = [CONSTRUCTORS.get(page.model.name), engines.get(str(posterior))]
-    if posterior not in SAMPLERS:
-        used += [VariationalEM, *([GUIDES[posterior]] if posterior in GUIDES else GUIDES.values())]
-    others: list[Any] = [*CONSTRUCTORS.values(), *engines.values(), *GUIDES.values()]
-    taken, known = (
-        {name for make in makes if make for name in inspect.signature(make).parameters}
-        for makes in (used, others)
-    )
+    parts, posterior = makers(), page.settings.get("posterior")
+    used = ["variational EM", *([posterior] if posterior in GUIDES else GUIDES)]
+    if posterior in SAMPLERS:
+        used = [f"posterior {posterior}"]
     found = {}
     for name, value in page.settings.items():
-        needed = _NEEDED.get(name)
-        if value is False or (name in known and name not in taken):
+        owners = {part for part, make in parts.items() if taken(make, {name: value})}
+        if value is False or (owners and owners.isdisjoint([page.model.name, *used])):
             continue
+        needed = _NEEDED.get(name)
         if needed is None or page.settings.get(needed) is not None:
             is_file = isinstance(value, str) and Path(value).is_absolute()
             digits = format_number(value) if isinstance(value, float) else value
@@ -425,22 +416,18 @@ def _prevalence(page: PageData, top_n: int) -> dict[str, Any]:
         (found.levels.column, pictures.draw_chart(pictures.prevalence_by_column(found)))
         for found in summary.prevalence
     ]
-    parts: dict[str, Any] = {
-        "prevalence": charts,
-        "group_rows": [],
-        "widest": overall.upper[0, :size].max(),
-    }
-    if groups is None:
-        return parts
-    tokens = summary.documents.topic_tokens
-    rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
-        topics=groups.members,
-        share=overall.mean[0, size:],
-        lower=overall.lower[0, size:],
-        upper=overall.upper[0, size:],
-    )
-    rows = rows.sort_values("share", ascending=False, kind="stable")
-    return parts | {"group_rows": list(rows.itertuples())}
+    rows = pd.DataFrame()
+    if groups is not None:
+        tokens = summary.documents.topic_tokens
+        rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
+            topics=groups.members,
+            share=overall.mean[0, size:],
+            lower=overall.lower[0, size:],
+            upper=overall.upper[0, size:],
+        )
+        rows = rows.sort_values("share", ascending=False, kind="stable")
+    widest = overall.upper[0, :size].max()
+    return {"prevalence": charts, "group_rows": list(rows.itertuples()), "widest": widest}
 
 
 def _effects(effects: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def completion(
     if hold_out.held_out.num_tokens == 0:
         warn("completion needs a document with at least 2 words", CorpusWarning)
         return []
-    bursty = guide.model.words.cache_weight is not None and theta != "integrated"
+    bursty = guide.model.words.cache_weight is not None
     weights: list[Any] = ["model", None] if bursty else [None]
     options = {"observed_fraction": observed_fraction, "theta": theta, **random}
     options["guide"] = None if theta == "exact" else guide

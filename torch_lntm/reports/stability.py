@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.progress import tqdm
-from torch_lntm.recipes import AUTO, SAMPLERS, Recipe
+from torch_lntm.recipes import AUTO, SAMPLERS, Recipe, taken
 
 Array = NDArray[np.float64]
 
@@ -95,8 +94,7 @@ def topic_stability(
     settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
     recipe = Recipe(call.name, posterior or own_posterior).for_corpus(corpus, model.num_topics)
     engine_of = SAMPLERS.get(str(recipe.posterior), VariationalEM)
-    accepted = {*inspect.signature(engine_of).parameters} - {"model", "seed"}
-    choices = {name: x for name, x in own_options.items() if name in accepted}
+    choices = taken(engine_of, own_options, excluded=("model", "seed"))
     choices |= {"progress": False, **(options or {})}
     generator = np.random.default_rng(seed)
     draws = [generator.integers(len(corpus), size=len(corpus)) for _ in range(num_fits)]

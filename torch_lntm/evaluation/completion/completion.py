@@ -35,21 +35,13 @@ from torch_lntm.evaluation.completion.cache import (
 )
 from torch_lntm.evaluation.completion.exact import SHORT, score_by_chains
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
-from torch_lntm.evaluation.completion.theta import theta_draws, theta_means, theta_modes
+from torch_lntm.evaluation.completion.theta import theta_means, theta_modes
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.kernels.chains import SparseWords
-from torch_lntm.models import TopicModel, Topics
-from torch_lntm.posteriors import Posterior
+from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-Theta = Literal["mode", "mean", "integrated", "exact"]
-#: Descriptions for results: estimates of theta from a guide's posterior.
-_DESCRIPTIONS = {
-    "mode": "theta at the mode of eta",
-    "mean": "theta at its mean",
-    "integrated": "theta integrated over all held-out tokens of a document together",
-}
+Theta = Literal["mode", "mean", "exact"]
 #: Default draws of a guide's posterior, and of each chain at first.
 _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 
@@ -88,9 +80,6 @@ def document_completion(
       posterior's mode of the logits: the mode on the softmax scale.
     * ``"mean"``: the guide's posterior mean of θ, which is exact for a Dirichlet posterior, and
       estimated by draws for others.
-    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior. All
-      held-out tokens of a document are predicted together, so that earlier ones inform later ones.
-      With few draws the estimate is biased low.
 
     Only ``"exact"`` compares models of any kind on equal terms. The other scores are faster, but
     they also depend on the family of the prior. To score a fit of another library, make a model of
@@ -105,21 +94,20 @@ def document_completion(
     Args:
         model: The model.
         corpus: Documents over the model's vocabulary, or a frozen hold-out of their tokens.
-        theta: ``"exact"``, ``"mode"``, ``"mean"`` or ``"integrated"``.
-        guide: A guide of the model, which ``"mean"`` and ``"integrated"`` need and ``"exact"`` does
-            not take.
+        theta: ``"exact"``, ``"mode"`` or ``"mean"``.
+        guide: A guide of the model, which ``"mean"`` needs and ``"exact"`` does not take.
         observed_fraction: Share of each document's tokens to observe, unless a hold-out has settled
             it.
-        num_draws: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
-            For ``"exact"``, the first number of kept draws of each chain, at least 4; warm-up has
-            the same length. Defaults to 100.
+        num_draws: Draws of each document for ``"mean"``. Defaults to 500. For ``"exact"``, the
+            first number of kept draws of each chain, at least 4; warm-up has the same length.
+            Defaults to 100.
         tolerance: Largest error of ``"exact"``, nats per token.
         num_chains: Chains of each document for ``"exact"``, at least 2.
         max_draws: Most draws of each chain to keep for ``"exact"``.
         max_docs: Number of documents computed at once, whose chains stop together.
         cache_weight: Weight a of the topics relative to the document's observed words, in tokens,
             or None for the topics alone. The default, ``"model"``, is the concentration of a bursty
-            model and None for other models. Not available for ``"integrated"``.
+            model and None for other models.
         seed: Seed of the hold-out and of all draws.
         progress: Show a progress bar on standard error.
 
@@ -153,14 +141,9 @@ def document_completion(
         raise ConfigError(
             "theta='exact' runs chains and has no guide; leave it out, or take theta='mode'"
         )
-    if guide is not None or theta in ("mean", "integrated"):
+    if guide is not None or theta == "mean":
         require_guide(guide, model)
     weight = resolve_cache_weight(model, cache_weight)
-    if weight is not None and theta == "integrated":
-        raise ConfigError(
-            "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
-            "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
-        )
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
@@ -242,33 +225,15 @@ def _scores(
         method = f"{model.name}, theta at its mode on the softmax scale"
     else:
         posterior = guide.posterior(seen, covariances=theta != "mode")
-        draws = "" if theta == "mode" else f", {num_draws} draws"
-        description = f"{_DESCRIPTIONS[theta]}{draws}"
-        if theta != "integrated" and posterior.has_exact_theta_mean:
-            description = "theta at its exact mean"
-        method = f"{type(guide).__name__}'s posterior, {description}"
-        if theta == "integrated":
-            score = _integrated(posterior, model.topics, unseen, num_draws, seed)
-            return {"log_predictive": score}, method
+        at = "the mode of eta" if theta == "mode" else f"its mean, {num_draws} draws"
+        at = "its exact mean" if posterior.has_exact_theta_mean else at
+        method = f"{type(guide).__name__}'s posterior, theta at {at}"
         # For an exact (Dirichlet) posterior, theta at the mean is the mode of log theta.
         proportions = posterior.theta(posterior.mean.double())
         if theta == "mean":
             proportions = theta_means(posterior, num_draws, seed)
     words = held_out_words(model, seen, unseen, cache_weight)
     return {"log_predictive": words.log_likelihood(proportions)}, method
-
-
-def _integrated(
-    posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_draws: int, seed: int
-) -> Tensor:
-    """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
-    batch, probs = topics.assign_levels(held_out), topics.double_probs
-    longest = int(batch.row_offsets.diff().max())
-    scores = [
-        SparseWords(probs, batch.select(rows)).log_likelihood(theta).logsumexp(0)
-        for rows, theta in theta_draws(posterior, num_draws, seed, longest)
-    ]
-    return torch.cat(scores) - math.log(num_draws)
 
 
 def _hold_out(

@@ -23,8 +23,8 @@ class CompletionResult(PerTokenScore):
         log_predictive: ``(num_docs,)`` float64, log probability of each document's held-out tokens
             in nats; 0 without held-out tokens.
         held_out_tokens: ``(num_docs,)`` int64.
-        theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"`` (see
-            :func:`document_completion`), or ``"unigram"`` for :func:`unigram_perplexity`.
+        theta: ``"mode"``, ``"mean"`` or ``"exact"`` (see :func:`document_completion`), or
+            ``"unigram"`` for :func:`unigram_perplexity`.
         method: The model, the guide and the estimate of theta, in words.
         observed_fraction: Share of each document's tokens that was observed; None if unknown.
         seed: Seed of the hold-out; None if unknown.

@@ -1,8 +1,7 @@
-"""Estimates of theta for completion: modes for every prior, and draws and means of posteriors."""
+"""Estimates of theta for completion: modes for every prior, and means of posteriors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -22,8 +21,6 @@ from torch_lntm.posteriors import Posterior
 MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
 #: Options of the solver of a normal's mode.
 SOLVER = {"tolerance": 1e-6, "max_iterations": 500}
-#: Most numbers that the draws of a group of documents hold at once.
-MAX_NUMBERS = 2**22
 
 
 def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
@@ -80,30 +77,12 @@ def dirichlet_modes(
     return theta
 
 
-def theta_draws(
-    posterior: Posterior, num_draws: int, seed: int, numbers_per_draw: int = 1
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Draws topic proportions, which depend only on the seed and the document's position.
-
-    Args:
-        posterior: The posteriors of a batch.
-        num_draws: Draws of each document.
-        seed: Seed.
-        numbers_per_draw: Numbers that the caller keeps for each draw of a document, theta excluded.
-
-    Yields:
-        Rows of the batch ``(num_rows,)``, and their draws ``(num_draws, num_rows, num_topics)``,
-        float64.
-    """
-    numbers = num_draws * max(numbers_per_draw, posterior.num_topics)
-    size = max(1, MAX_NUMBERS // numbers)
-    for rows in torch.arange(posterior.num_docs, device=posterior.index.device).split(size):
-        keys = noise.document_keys(seed, posterior.index[rows], num_draws)
-        yield rows, posterior.theta(posterior.draw(keys, rows))
-
-
 def theta_means(posterior: Posterior, num_draws: int, seed: int) -> Tensor:
-    """Posterior means of theta ``(num_docs, num_topics)`` float64, exact or by draws."""
+    """Posterior means of theta ``(num_docs, num_topics)`` float64, exact or by draws.
+
+    The draws depend only on the seed and on the documents' positions.
+    """
     if posterior.has_exact_theta_mean:
         return posterior.theta_mean().double()
-    return torch.cat([draws.mean(0) for _, draws in theta_draws(posterior, num_draws, seed)])
+    keys = noise.document_keys(seed, posterior.index, num_draws)
+    return posterior.theta(posterior.draw(keys)).mean(0)
