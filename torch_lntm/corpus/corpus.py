@@ -41,7 +41,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
-from torch_lntm.errors import ConfigError, CorpusError, require_whole
+from torch_lntm.errors import ConfigError, CorpusError, knows_its_options, require_whole
 from torch_lntm.frames import align
 
 
@@ -710,6 +710,7 @@ class Corpus:
         """
         return self._batch(self._positions(slice(None) if rows is None else rows), device, dtype)
 
+    @knows_its_options
     def batches(
         self,
         max_docs: int | None = None,
