@@ -131,13 +131,24 @@ def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
+#: Names of arguments in R's stm, Pyro, scikit-learn and others, and ours.
+_ELSEWHERE = {
+    **dict.fromkeys(("K", "n_topics", "nr_topics", "num_topics"), ("num_topics", "n_components")),
+    **dict.fromkeys(("max_em_its", "n_iter", "passes"), ("max_epochs", "max_iterations")),
+    **dict.fromkeys(("batch_size", "chunksize"), ("batch_size", "max_docs")),
+    **dict.fromkeys(("num_samples", "nsims"), ("num_draws",)),
+}
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name, with the most similar known one, if any.
 
-    A name of several parts, such as ``text_field``, is also similar to each of them.
+    A name of another library has ours. One of several parts, such as ``text_field``, is also
+    similar to each of them.
     """
     names = [*names]
-    close = get_close_matches(name, names, 1)
+    close = [ours for ours in _ELSEWHERE.get(name, ()) if ours in names]
+    close = close or get_close_matches(name, names, 1)
     close = close or [n for n in names if name in n.split("_") or n in name.split("_")]
     return f"; did you mean {close[0]}?" if close else ""
 

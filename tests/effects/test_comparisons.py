@@ -230,6 +230,11 @@ def test_a_table_for_a_paper_has_a_row_for_each_topic(corpus, theta) -> None:
     assert 1e-5 < age.std_error < 1e-4
     assert plain.iloc[0, -1] == f"{age.estimate:.6f} ({age.std_error:.6f})"
     assert side.p_value < 0.001
+    few = effects.paper_table(terms=["side", plain.columns[-1]])
+    pd.testing.assert_frame_equal(few, plain.iloc[:, 1:])
+    for wrong in (["sid"], "side", []):
+        with pytest.raises(ConfigError, match="expected a list of some of Intercept, side, I"):
+            effects.paper_table(terms=wrong)
     starred = effects.paper_table(stars=True)
     assert starred.iloc[0, 1] == f"{side.estimate:.3f}*** ({side.std_error:.3f})"
     assert r"tax \& war & " in plain.to_latex(escape=True)

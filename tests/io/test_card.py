@@ -76,6 +76,8 @@ def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
     assert re.search(r"^    +1 +50.0% +\S", card, re.MULTILINE)
     assert "## Licence\n\n* `CC-BY-4.0`" in card
     assert "`out`" not in card
+    none = lntm.io.card.settings_of(config | {"test_fraction": 0.0}, about)
+    assert none == {"corpus": f"{HOSTILE}.csv", "posterior": "taylor"}
     plain = outside_code(card)
     for sign in ("[link]", "<script", "![", "**", "|", "example.org", "# Heading"):
         assert sign not in plain

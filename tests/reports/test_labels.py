@@ -134,6 +134,19 @@ def test_representative_documents_have_the_largest_shares() -> None:
         representative_documents(make_found(), topics=[2])
 
 
+def test_a_text_of_three_words_comes_after_a_long_one_with_almost_its_share() -> None:
+    theta, lengths = torch.tensor([[0.96], [0.95], [0.9]]), np.array([3, 100, 100])
+    converged = torch.ones(3, dtype=torch.bool)
+    shares = DocumentTopics(theta, converged, lengths, "mode", ("usa",))
+    found = representative_documents(shares, num_docs=3)
+    assert found["document"].tolist() == [1, 2, 0]
+    # Wilson's interval as the roots of (p - q)² = z² q (1 - q) / n.
+    p, n, z = 0.9, 100, 1.645
+    low = min(np.roots([1 + z**2 / n, -2 * p - z**2 / n, p**2]))
+    p, n = 0.96, 3
+    assert low > min(np.roots([1 + z**2 / n, -2 * p - z**2 / n, p**2]))
+
+
 def test_texts_are_matched_by_name() -> None:
     counts = np.array([[9, 1], [1, 9], [5, 5]])
     names = pd.DataFrame(index=["x", "y", "z"])

@@ -54,7 +54,7 @@ def topics(
             are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
             measure between frex and lift.
         num_docs: Number of documents to print for each topic, in place of its words. The command
-            chooses those with the largest share of the topic, and prints the beginnings of their
+            chooses those that represent the topic best, and prints the beginnings of their
             texts.
         num_correlated: Number of correlated topics to print for each topic, once for the most
             positive and once for the most negative correlations.

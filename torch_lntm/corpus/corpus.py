@@ -39,7 +39,14 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, read_manifest, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
-from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, require_whole, warn
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    CorpusWarning,
+    knows_its_options,
+    require_whole,
+    warn,
+)
 from torch_lntm.frames import align
 
 
@@ -709,6 +716,7 @@ class Corpus:
         """
         return self._batch(self._positions(slice(None) if rows is None else rows), device, dtype)
 
+    @knows_its_options
     def batches(
         self,
         max_docs: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,16 +148,23 @@ class Effects:
             self._averages.terms, [{"term": name} for name in self.formula.names], level
         )
 
-    def paper_table(self, *, stars: bool = False) -> pd.DataFrame:
+    def paper_table(
+        self, *, terms: Sequence[str] | None = None, stars: bool = False
+    ) -> pd.DataFrame:
         """The effects as a table for a paper, which pandas writes for LaTeX, Word or a web page.
 
         Args:
+            terms: Terms to show, such as ``["party"]`` for all levels of a column, or names of
+                single columns of the design. Defaults to all: each spline has several columns.
             stars: Whether one, two and three stars mark p-values below 0.05, 0.01 and 0.001.
 
         Returns:
             A row for each topic by its name, and a column for each column of the design, with texts
             such as ``"0.0527 (0.0026)"``: an effect, and its standard error in parentheses. A
             typical standard error of a column has two significant digits.
+
+        Raises:
+            ConfigError: The design has no such term.
 
         Example:
             >>> effects = lntm.effects.estimate(model, guide, posts, "~ party", progress=False)
@@ -166,6 +174,13 @@ class Effects:
             (['Intercept', 'party[T.right]'], 10)
         """
         rows = self.table()
+        if terms is not None:
+            columns = {name: {name, re.sub(r"\[[^]]*\]", "", name)} for name in self.formula.names}
+            unknown = {*terms}.difference(*columns.values())
+            if unknown or not terms or isinstance(terms, str):
+                known = ", ".join(dict.fromkeys(min(both, key=len) for both in columns.values()))
+                raise ConfigError(f"terms is {terms!r}; expected a list of some of {known}")
+            rows = rows[[not columns[name].isdisjoint(terms) for name in rows["term"]]]
         typical = rows.groupby("term")["std_error"].transform("median").fillna(1).clip(1e-9, 1)
         digits = (1 - np.floor(np.log10(typical))).astype(int)
         marks = ["*" * sum(p < x for x in (0.05, 0.01, 0.001)) * stars for p in rows["p_value"]]

@@ -145,9 +145,6 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         signature = inspect.Signature(parameters)
 
         def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-            for name in ("num_topics", "n_topics"):  # as elsewhere
-                if name in options:
-                    raise TypeError(f"{cls.__name__} takes no {name}; did you mean n_components?")
             bound = bind(cls.__name__, signature, (self, *arguments), options)
             bound.apply_defaults()
             vars(self).update({n: v for n, v in bound.arguments.items() if n != "self"})

@@ -96,6 +96,8 @@ def is_unedited(data: bytes) -> bool:
 def settings_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a fit by name, how it ended, and the versions of libraries."""
     settings = {name: x for name, x in config.items() if name not in _OMITTED and x is not None}
+    if not settings.get("test_fraction"):  # no documents were held out
+        settings.pop("test_fraction", None)
     settings |= {name: metadata[name] for name in ("seed", "date", "seconds") if name in metadata}
     if "stop_reason" in metadata:
         settings["ended"] = ENDS.get(str(metadata["stop_reason"]), metadata["stop_reason"])

@@ -45,7 +45,7 @@ def name_topics(
     """Ask a language model for the names of topics.
 
     The prompt for a topic shows its frequent and exclusive words (FREX), its most probable words,
-    and excerpts of the documents with the largest share of it. ``ask`` answers with a name, in one
+    and excerpts of the documents that represent it best. ``ask`` answers with a name, in one
     line of at most 8 words and without markup. The name must also differ from all others. If an
     answer is refused, ``ask`` gets the prompt again with the reason, up to 3 times in all. A topic
     that gets no suitable answer keeps its present name, with a warning.

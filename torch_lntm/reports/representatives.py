@@ -19,6 +19,8 @@ from torch_lntm.plotting.style import shorten
 
 #: Most characters of a text, and most words of a document.
 _TEXT, _WORDS = 420, 15
+#: Standard errors below a share at which documents are ranked: the lower end of 90 %.
+_BELOW = 1.645
 
 
 def representative_documents(
@@ -29,7 +31,11 @@ def representative_documents(
     corpus: Corpus | None = None,
     texts: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """The documents that represent each topic best, because they have the largest share of it.
+    """The documents that represent each topic best, because they surely have a large share of it.
+
+    Documents are ranked by the lower end of the 90 % interval that Wilson (1927) gives a share of
+    so many tokens. Long documents are ranked by their shares; a text of three words comes after a
+    text of a hundred with almost the same share.
 
     Args:
         proportions: The result of :func:`torch_lntm.inference.transform`; or a fit or run, whose
@@ -41,7 +47,7 @@ def representative_documents(
             other iterable in the order of the corpus, read once.
 
     Returns:
-        A row for each document, topic by topic, the largest share first. Empty documents are left
+        A row for each document, topic by topic, the best first. Empty documents are left
         out. The columns are ``topic``, ``name``, ``rank``, the name ``document``, its share
         ``gamma``, those of the metadata, and ``excerpt`` if a corpus is given.
 
@@ -79,19 +85,21 @@ def representative_documents(
 def best_documents(
     proportions: DocumentTopics, num_docs: int, topics: Sequence[int | str] | None = None
 ) -> pd.DataFrame:
-    """Positions of the documents with the largest share of each topic.
+    """Positions of the documents that represent each topic best.
 
     Returns:
         A row for each document: ``topic``, ``rank``, ``position`` in the corpus, share ``gamma``.
     """
     require_whole(1, num_docs=num_docs)
     names = proportions.topic_names
-    shares = proportions.theta.double().cpu().numpy().copy()
-    shares[np.asarray(proportions.lengths) == 0] = -1.0
+    shares, tokens = proportions.theta.double().cpu().numpy(), proportions.lengths[:, None]
+    spread = np.sqrt((tokens * shares * (1 - shares)).clip(0) + _BELOW**2 / 4)
+    low = (tokens * shares + _BELOW**2 / 2 - _BELOW * spread) / (tokens + _BELOW**2)
+    low[proportions.lengths == 0] = -1.0
     rows = []
     for k in find_topics(names, range(len(names)) if topics is None else topics):
-        order = np.argsort(-shares[:, k], kind="stable")[:num_docs]
-        found = order[shares[order, k] >= 0].tolist()
+        order = np.argsort(-low[:, k], kind="stable")[:num_docs]
+        found = order[proportions.lengths[order] > 0].tolist()
         rows += [(k, rank, d, float(shares[d, k])) for rank, d in enumerate(found, 1)]
     return pd.DataFrame(rows, columns=["topic", "rank", "position", "gamma"])
 

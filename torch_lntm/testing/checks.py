@@ -28,24 +28,33 @@ def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) ->
     Args:
         actual: A tensor.
         expected: A tensor of equal shape.
-        message: Text of the error, followed by the differences.
+        message: Text of the error, followed by the most different numbers.
         rtol: Relative and absolute tolerance.
     """
-    both = (x.detach().double() for x in (actual, expected))
-    torch.testing.assert_close(*both, rtol=rtol, atol=rtol, msg=lambda why: f"{message}: {why}")
+    got, wanted = (x.detach().double().cpu() for x in (actual, expected))
+    shaped(got, tuple(wanted.shape), f"{message}: a tensor")
+    bad = ~got.isclose(wanted, rtol, rtol)
+    if bad.any():
+        worst = int((got - wanted).abs().nan_to_num(torch.inf).where(bad, -1.0).argmax())
+        ours, theirs = (float(x.flatten()[worst]) for x in (got, wanted))
+        where = f"{int(bad.sum())} of {bad.numel()} numbers differ by more than {rtol:g}"
+        raise AssertionError(f"{message}: got {ours:.8g}; expected {theirs:.8g}; {where}")
 
 
-def sound(name: str, value: Tensor, *shape: int) -> None:
-    """Raise ``AssertionError`` unless a tensor has its shape, and finite numbers.
+def same(actual: Any, expected: Any, what: str) -> None:
+    """Raise ``AssertionError`` unless two values are equal."""
+    assert actual == expected, f"{what}: got {actual}; expected {expected}"
 
-    Args:
-        name: Name of the tensor, for the message.
-        value: The tensor.
-        *shape: Its sizes. By default they are not checked.
-    """
-    size = tuple(value.shape)
-    assert size == (shape or size), f"{name} has shape {size}; expected {shape}"
-    assert torch.isfinite(value).all(), f"{name} contains NaN or inf"
+
+def shaped(tensor: Tensor, shape: tuple[int, ...], what: str) -> None:
+    """Raise ``AssertionError`` unless a tensor has a shape."""
+    same(tuple(tensor.shape), shape, f"the shape of {what}")
+
+
+def finite(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise ``AssertionError`` if one of some named tensors contains NaN or inf."""
+    bad = [name for name, x in tensors.items() if not torch.isfinite(x).all()]
+    assert not bad, f"{what} NaN or inf in {', '.join(bad)}; expected finite numbers"
 
 
 @torch.no_grad()
@@ -87,7 +96,7 @@ def check_m_step(
             nearby = float(density())
             assert nearby <= after + slack, (
                 "m_step() does not maximise the log density of its sums: "
-                f"{after} at its result, {nearby} nearby"
+                f"{after} at its result, {nearby} nearby; or check with exact_m_step=False"
             )
             for parameter, value in parameters:
                 parameter.copy_(value)

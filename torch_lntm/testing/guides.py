@@ -13,7 +13,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
 from torch_lntm.kernels.mixture import expected_word_counts
 from torch_lntm.posteriors import Posterior
-from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, equal, latent_sites, sound
+from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, equal, finite, latent_sites, shaped
 
 #: Number of draws from the guide in the comparison of means, and smallest cosine similarity of two
 #: estimates of word counts.
@@ -42,8 +42,7 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
     _check_theta(posterior)
     _check_independence(guide, batch, posterior)
     statistics = model.prior.statistics(posterior, batch)
-    for name, value in statistics.items():
-        sound(f"the statistic {name}", value)
+    finite(statistics, "statistics of the posterior have")
     _check_bound(guide, batch, posterior)
     _check_word_counts(guide, batch, posterior)
     _check_emission(guide, batch, posterior)
@@ -54,10 +53,13 @@ def _check_shapes(posterior: Posterior, batch: DocumentBatch, dim: int) -> None:
     of_document = {"mean": (dim,), "covariance": (dim, dim), "variance": (dim,)}
     of_document |= dict.fromkeys(("converged", "iterations", "objective", "index"), ())
     for name, rest in of_document.items():
-        sound(name, getattr(posterior, name), batch.num_docs, *rest)
-    assert (posterior.index == batch.index).all(), "index differs from the batch's"
-    equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
-    equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
+        value = getattr(posterior, name)
+        shaped(value, (batch.num_docs, *rest), f"{name} of the posterior")
+        finite({name: value}, "the posterior has")
+    equal(posterior.index, batch.index, "index is not the batch's")
+    variance, sums = posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.covariance.sum(0)
+    equal(posterior.variance, variance, "variance is not the diagonal of covariance", 1e-6)
+    equal(posterior.covariance_sum(), sums, "covariance_sum() is not the sum of covariance", 1e-6)
 
 
 def _check_theta(posterior: Posterior) -> None:
@@ -75,9 +77,8 @@ def _check_theta(posterior: Posterior) -> None:
 def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
     """Posteriors and draws depend on the document only, and warm starts add no iterations."""
     again = guide.posterior(batch, posterior.warm_start)
-    assert int(again.iterations.sum()) <= int(posterior.iterations.sum()), (
-        "a warm start takes more iterations than a cold start"
-    )
+    warm, cold = int(again.iterations.sum()), int(posterior.iterations.sum())
+    assert warm <= cold, f"a warm start takes {warm} iterations; expected at most {cold}: use init"
     single = batch.select(torch.tensor([1], device=batch.device))
     alone = guide.posterior(single)
     equal(alone.mean, posterior.mean[1:2], "a posterior depends on its batch's documents", 1e-4)
@@ -90,7 +91,8 @@ def _check_word_counts(guide: Guide[Any], batch: DocumentBatch, posterior: Poste
     model, counts = guide.model, guide.word_counts(batch, posterior)
     assert (counts >= 0).all(), "word_counts has negative entries"
     total = float(guide.as_independent(batch, posterior)[0].counts.sum())
-    assert abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts omits or adds tokens"
+    found = f"word_counts() has {float(counts.sum()):.6g} tokens; expected {total:.6g}"
+    assert abs(float(counts.sum()) - total) <= 0.2 * total, found
     topics = model.topics.probs.detach()
     reference = expected_word_counts(posterior.topic_weights().detach(), topics, batch)
     first, second = (x.detach().double().flatten() for x in (counts, reference))
@@ -103,14 +105,16 @@ def _check_word_counts(guide: Guide[Any], batch: DocumentBatch, posterior: Poste
 def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
     """The bound is a finite number for each document, at most the largest possible likelihood."""
     model, bound = guide.model, guide.bound(batch)
-    sound("bound", bound, batch.num_docs)
+    shaped(bound, (batch.num_docs,), "bound()")
+    finite({"a document": bound}, "bound() has")
     equal(guide.bound(batch, posterior), bound, "bound differs at the given posterior", 1e-4)
     if model.words.independent:
         # The likelihood is largest if every word comes from the topic that gives it the most.
         best = model.topics.probs.detach().double().amax(0).log()
         most = batch.to_csr().to_dense().double() @ best
         assert (bound <= most + ATOL).all(), (
-            "bound is above the likelihood under the best topic of every word"
+            "bound is above the likelihood under the best topic of every word, by "
+            f"{float((bound - most).max()):.6g} nats; expected a lower bound of the log likelihood"
         )
 
 
@@ -126,7 +130,7 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch, posterior: Posterio
             if site["type"] == "sample" and not site["is_observed"] and name != "documents"
         }
         # Checked before the loss: Pyro would only warn about a missing site.
-        assert emitted == expected, f"the guide emits {emitted}, the model {expected}"
+        assert emitted == expected, f"the guide emits {emitted}; expected the model's {expected}"
         torch.manual_seed(0)
         traces: list[Any] = [poutine.trace(guide).get_trace(batch) for _ in range(EMISSIONS)]
         draws = [trace.nodes[model.prior.latent]["value"].detach() for trace in traces]
@@ -136,4 +140,4 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch, posterior: Posterio
             f"the site that the guide emits as {model.prior.latent} is not the posterior"
         )
         loss = Trace_ELBO().loss(model, guide, batch)
-    assert math.isfinite(loss), f"the loss of SVI is {loss}"
+    assert math.isfinite(loss), f"the loss of SVI is {loss}; expected a finite number"

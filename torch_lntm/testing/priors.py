@@ -25,8 +25,10 @@ from torch_lntm.testing.checks import (
     check_m_step,
     check_sums,
     equal,
+    finite,
     latent_sites,
-    sound,
+    same,
+    shaped,
 )
 
 
@@ -54,7 +56,8 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     )
     model = TopicModel(prior, topics)
     space = prior.space(batch)
-    assert isinstance(space, prior.space_type), "space() returns another type than space_type"
+    kinds = f"{type(space).__name__}; expected {prior.space_type.__name__}, as space_type says"
+    assert isinstance(space, prior.space_type), f"space() returns a {kinds}"
     _check_space(space, model, batch, "space")
     _check_independence(space, model, batch)
     _check_program_density(space, model, batch)
@@ -90,15 +93,15 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     """Shapes, derivatives and selections of a space are right."""
     z = _draw(space, batch)
     rows = batch.num_docs
-    sound(f"{name}: draw", z, rows, space.dim)
-    assert space.sites[-1] == model.prior.latent, f"{name}: the last site must be the main site"
+    shaped(z, (rows, space.dim), f"{name}: a draw")
+    same(space.sites[-1], model.prior.latent, f"{name}: the last of sites")
     logits, latents = space.logits(z), space.latents(z)
-    sound(f"{name}: logits", logits, rows, model.num_topics)
-    assert tuple(latents) == space.sites, f"{name}: latents() has other sites than `sites`"
+    shaped(logits, (rows, model.num_topics), f"{name}: logits()")
+    same(tuple(latents), space.sites, f"{name}: the sites of latents(), in order")
     theta = model.prior.theta(latents[model.prior.latent])
     equal(torch.softmax(logits, -1), theta, f"{name}: logits() and latents() differ in theta")
     density = space.log_density(z)
-    sound(f"{name}: log_density", density, rows)
+    shaped(density, (rows,), f"{name}: log_density()")
     gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
     equal(space.gradient(z), gradient, f"{name}: gradient() is not the gradient of log_density()")
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
@@ -106,8 +109,10 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     equal(space.pull(weights, z), pulled, f"{name}: pull() is not the chain rule of logits()")
     if space.form is not None and space.form.is_normal:
         loc, loading = space.form[:2]
-        equal(loc + z @ loading.double(), logits, f"{name}: form is not logits()")
-        equal(space.gradient(z), -z, f"{name}: a normal form, but z is not standard normal")
+        equal(
+            loc + z @ loading.double(), logits, f"{name}: form's loc + z @ loading is not logits()"
+        )
+        equal(space.gradient(z), -z, f"{name}: is_normal, so gradient() must be -z")
     keys = noise.document_keys(1, batch.index, 1)[0]
     at = space.latents(space.place(latents[model.prior.latent], keys))
     placed = model.prior.theta(at[model.prior.latent])
@@ -142,7 +147,9 @@ def _check_gradients(space: LatentSpace, model: TopicModel, batch: DocumentBatch
             with torch.no_grad():
                 dict(other.prior.named_parameters())[name].add_(0.1)
             moved = _site_log_prob(other, batch, latents).sum()
-            equal(moved, density, f"the program's density depends on {name}, but has no gradient")
+            remedy = "do not detach it in the program, or freeze it by requires_grad_(False)"
+            message = f"the program's density depends on {name}, but has no gradient; {remedy}"
+            equal(moved, density, message)
 
 
 def _by_document(
@@ -158,7 +165,7 @@ def _check_program_density(space: LatentSpace, model: TopicModel, batch: Documen
     z = _draw(space, batch)
     latents = space.latents(z)
     emitted = latent_sites(model, batch)
-    assert set(emitted) == set(space.sites), f"the program has the sites {', '.join(emitted)}"
+    same({*emitted}, {*space.sites}, "the program's sites, which are those of space()")
     if model.prior.latent == "theta" or sum(x.shape[-1] for x in latents.values()) != space.dim:
         return
     equal(space.locate(latents), z, "locate() is not the inverse of latents()")
@@ -235,7 +242,8 @@ def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) ->
             error = ((first.var(0) + second.var(0)) / num_draws).sqrt()
             distance = (first.mean(0) - second.mean(0)).abs()
             assert (distance <= STANDARD_ERRORS * error + ATOL).all(), (
-                f"draw() and the program differ in the {name} of {site}"
+                f"draw() and the program differ in the {name} of {site}, by up to "
+                f"{float((distance / (error + ATOL)).max()):.1f} standard errors"
             )
 
 
@@ -287,5 +295,4 @@ def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None
     moments = Draws({prior.latent: latents[None]}, theta.log()[None], weights)
     prior.start(float(batch.num_docs), **prior.statistics(moments, batch))
     prior.inflate_covariance()
-    for name, parameter in prior.named_parameters():
-        sound(f"{name} after start() and inflate_covariance()", parameter)
+    finite(dict(prior.named_parameters()), "start() and inflate_covariance() leave")

@@ -13,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.testing.checks import check_m_step, equal, nudge_, sound
+from torch_lntm.testing.checks import check_m_step, equal, finite, nudge_, same, shaped
 
 #: Tokens of each topic in the checks of M-steps.
 TOKENS = 500.0
@@ -90,7 +90,7 @@ def _nudged(topics: Topics, seed: int) -> Topics:
 def _check_sites(topics: Topics) -> None:
     """Every site is a single event, and draws the dtype of its parameters."""
     latents, sites = topics.latents(), topics.sites()
-    assert set(sites) == set(latents), "latents() has other sites than sites()"
+    same({*latents}, {*sites}, "the sites of latents(), which are those of sites()")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for name, site in sites.items():
@@ -110,12 +110,12 @@ def _check_probs(topics: Topics) -> None:
     size = (topics.num_topics, topics.num_levels * topics.num_words)
     for version in (topics, copy.deepcopy(topics).float()):
         probs, name = version.probs, str(version.probs.dtype).removeprefix("torch.")
-        sound(f"probs in {name}", probs, *size)
+        shaped(probs, tuple(size), "probs")
         assert (probs >= 0).all(), f"probs has negative entries in {name}"
         total = probs.unflatten(1, (topics.num_levels, topics.num_words)).sum(-1)
         equal(total, torch.ones_like(total), f"probs of a level do not add up to 1 in {name}", 1e-5)
         equal(probs, topics.probs, f"probs in {name} differ from probs in float64", 1e-4)
-        assert version.double_probs.dtype == torch.float64, "double_probs are not float64"
+        same(version.double_probs.dtype, torch.float64, "the dtype of double_probs")
         equal(version.double_probs, topics.probs, f"double_probs differ from probs in {name}", 1e-5)
 
 
@@ -126,7 +126,7 @@ def _check_program(topics: Topics) -> None:
         latents = {name: value.detach() for name, value in version.latents().items()}
         trace: Any = poutine.trace(poutine.condition(version.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
-        assert names == list(version.sites()), f"emit() has the sites {names}, unlike sites()"
+        same(names, [*version.sites()], "the sites of emit(), which are those of sites()")
         returned = trace.nodes["_RETURN"]["value"]
         equal(returned, version.probs, "emit() at latents() gives other probabilities than probs")
         offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - version.log_prior())
@@ -134,7 +134,8 @@ def _check_program(topics: Topics) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         draw = topics.emit()
-    sound("a draw of emit()", draw, *topics.probs.shape)
+    shaped(draw, tuple(topics.probs.shape), "a draw of emit()")
+    finite({"a draw": draw}, "emit() gives")
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
@@ -161,7 +162,7 @@ def _check_copies(topics: Topics) -> None:
     """A state dictionary restores the topics."""
     other = _nudged(topics, 2)
     other.load_state_dict(topics.state_dict())
-    equal(other.probs, topics.probs, "a state dictionary fails to restore the topics")
+    equal(other.probs, topics.probs, "a state dictionary does not restore probs")
 
 
 def _check_levels(topics: Topics) -> None:
@@ -180,12 +181,12 @@ def _check_start(topics: Topics) -> None:
     started = copy.deepcopy(topics)
     counts = _counts(started, 4)[:, : started.num_words]
     started.start_(counts)
-    for name, parameter in started.named_parameters():
-        sound(f"{name} after start_()", parameter)
+    finite(dict(started.named_parameters()), "start_() leaves")
     for probs in started.double_probs.split(started.num_words, 1):
         log_likelihood = float((counts * probs.clamp_min(1e-300).log()).sum())
         uniform = -float(counts.sum()) * torch.tensor(float(started.num_words)).log().item()
-        assert log_likelihood >= uniform, "start_() explains its counts worse than uniform topics"
+        found = f"its counts worse than uniform topics: {log_likelihood} < {uniform} nats"
+        assert log_likelihood >= uniform, f"start_() explains {found}"
 
 
 def _check_gradient(topics: Topics) -> None:

@@ -14,7 +14,7 @@ from torch_lntm.kernels.likelihood import CountLikelihood, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.parts import is_up_to_date
-from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check_m_step, check_sums, equal, sound
+from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check_m_step, check_sums, equal
 
 #: Number of drawn documents, and of draws of the topics' tokens.
 DRAWN_DOCS, DRAWS = 20_000, 2_000
@@ -59,13 +59,14 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
     """tokens() are the derivatives of log_terms() in the log probabilities."""
     log_s = word_probabilities(theta, topics, batch).log().requires_grad_()
     terms = words.log_terms(log_s.exp(), batch)
-    sound("log_terms()", terms, *batch.counts.shape)
+    shapes = f"{tuple(terms.shape)}; expected {tuple(batch.counts.shape)}"
+    assert terms.shape == batch.counts.shape, f"log_terms() has the shape {shapes}"
     (slope,) = torch.autograd.grad(terms.sum(), log_s)
     s = log_s.detach().exp()
     tokens = words.tokens(s, batch)
     equal(tokens, slope, "tokens() are not the derivatives of log_terms() in log s")
     equal(words.slopes(s, batch), slope / s, "slopes() are not the derivatives in s")
-    assert (tokens >= 0).all(), "tokens() has negative entries"
+    assert (tokens >= 0).all(), f"tokens() has negative entries, such as {float(tokens.min()):.6g}"
     assert (tokens <= batch.counts + ATOL).all(), "tokens() are more than the counts"
     if words.independent:
         equal(tokens, batch.counts, "independent, but tokens() are not the counts")
@@ -75,7 +76,7 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
 def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
     """Padded documents and float32 have the likelihood of the batch."""
     expected = mixture_log_likelihood(theta, topics, batch, words)
-    sound("the log likelihood", expected)
+    assert expected.isfinite().all(), f"the log likelihood has NaN or inf: {expected.tolist()}"
     empty = batch.row_offsets.diff() == 0
     equal(expected[empty], torch.zeros_like(expected[empty]), "an empty document has a likelihood")
     chains = torch.stack([theta, theta.flip(1)])
@@ -152,7 +153,7 @@ def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBa
         return
     s = word_probabilities(theta, topics, batch)
     sums = words.statistics(s, batch)
-    assert sums, "there are parameters, but statistics() has no sums for m_step()"
+    assert sums, "statistics() is empty; expected sums for m_step(), or no learned parameters"
     rows = torch.arange(batch.num_docs, device=batch.device)
     parts = []
     for some in rows.split(max(1, batch.num_docs // 2)):
@@ -187,7 +188,8 @@ def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
         found = cells.view(num_words, num_words)[: len(expected)] / DRAWN_DOCS
         distance = (found - expected).abs()
         assert (distance <= STANDARD_ERRORS * error).all(), (
-            "draw_words() has other probabilities than the likelihood"
+            "draw_words() has other probabilities than the likelihood, by up to "
+            f"{float((distance / error).max()):.1f} standard errors"
         )
     if is_up_to_date(words, "draw_tokens", *DENSITY):
         rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, knows_its_options, require_whole
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, HMCSettings
@@ -135,6 +135,7 @@ class DocumentHMC(MCMCKernel):
         chains = KeptChains.empty(self.model, self.settings)
         return chains.theta_draws(corpus, num_draws, rows, options)
 
+    @knows_its_options
     @torch.no_grad()
     @fused.threaded
     def run(
