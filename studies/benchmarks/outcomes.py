@@ -85,6 +85,8 @@ class Settings:
         "normal poliblog5k 10 1000 50 2 found",
         "normal imdb100k 10 1000 50 2 known",
         "normal imdb100k 10 1000 50 2 found",
+        "normal imdb100k 10 10000 50 2 known",
+        "normal imdb100k 10 10000 50 2 found",
         "normal BTR 3 2000 100 2",
     )
     num_corpora: int = 100

@@ -122,6 +122,15 @@ def test_missing_metadata_are_refused_with_advice():
         estimator().fit(counts(), metadata={"year": META["year"]})
 
 
+@pytest.mark.parametrize(
+    ("model", "option"), [(lntm.CorrelatedTopicModel(2), "metadata"), (estimator(), "columns")]
+)
+def test_options_that_a_method_lacks_are_refused_by_its_name(model, option):
+    message = f"{type(model).__name__}.fit takes no {option}; columns of documents are metadata="
+    with pytest.raises(TypeError, match=message):
+        model.fit(counts(), **{option: META})
+
+
 def test_a_pipeline_routes_metadata_to_the_model(routing):
     words = np.array(["tax", "war", "vote", "poll", "court", "oil", "law", "bill"])
     texts = [" ".join(np.repeat(words, row)) for row in counts().toarray()]

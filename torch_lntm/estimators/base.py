@@ -469,14 +469,20 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # -- input -----------------------------------------------------------------------------------
 
-    def _corpus(self, X: Any, method: str) -> Corpus:
+    def _corpus(self, X: Any, method: str, **metadata: Any) -> Corpus:
         """Documents as a corpus, with scikit-learn's checks.
 
         Args:
             X: The caller's argument.
             method: Name of the calling method. ``"fit"`` learns the columns from ``X``; for others
                 they must be those of the fit.
+            **metadata: Options of the calling method that the estimator does not take.
         """
+        if metadata:
+            raise TypeError(
+                f"{type(self).__name__}.{method} takes no {', '.join(metadata)}; columns of "
+                "documents are metadata=, of StructuralTopicModel"
+            )
         fits = method == "fit"
         if not fits:
             check_is_fitted(self, "model_")

@@ -79,9 +79,9 @@ class StructuralTopicModel(TopicModelEstimator):
 
     # -- input -----------------------------------------------------------------------------------
 
-    def _corpus(self, X: Any, method: str, metadata: Any = None) -> Corpus:
+    def _corpus(self, X: Any, method: str, metadata: Any = None, **others: Any) -> Corpus:
         """Documents with their metadata, joined by the index of ``X``."""
-        corpus = super()._corpus(X, method)
+        corpus = super()._corpus(X, method, **others)
         if metadata is None:
             return corpus
         if isinstance(X, Corpus):
