@@ -33,6 +33,12 @@ def test_nothing_heavy_is_loaded_before_it_is_used(code):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_python_beside_a_clone_imports_the_package_and_not_the_folder(tmp_path):
+    (tmp_path / "torch_lntm" / "tests").mkdir(parents=True)
+    code = "import torch_lntm; assert torch_lntm.__version__"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_every_public_name_exists():
     names = [name for name in dir(lntm) if not name.startswith("_")]
     assert {"Corpus", "read_corpus", "models", "guides", "inference", "evaluation"} <= set(names)
