@@ -15,7 +15,7 @@ from torch_lntm.frames import align, is_missing
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models.names import find_topics
-from torch_lntm.plotting.style import shorten
+from torch_lntm.plotting.style import shorten, topic_labels
 
 #: Most characters of a text, and most words of a document.
 _TEXT, _WORDS = 420, 15
@@ -48,7 +48,8 @@ def representative_documents(
 
     Returns:
         A row for each document, topic by topic, the best first. Empty documents are left
-        out. The columns are ``topic``, ``name``, ``rank``, the name ``document``, its share
+        out. The columns are ``topic``, ``name`` (of a topic without a name in a fit, the words that
+        tell it), ``rank``, the name ``document``, its share
         ``gamma``, those of the metadata, and ``excerpt`` if a corpus is given.
 
     Raises:
@@ -67,9 +68,12 @@ def representative_documents(
         corpus = fit.check_corpus(corpus)
         texts = getattr(fit, "texts", None) if own and texts is None else texts
         proportions = fit.transform(corpus, progress=False)
+        names = topic_labels(fit.model, numbered=False)
+    else:
+        names = list(proportions.topic_names)
     if texts is not None and corpus is None:
         raise ConfigError("texts without a corpus; give corpus=, whose documents they belong to")
-    names, table = proportions.topic_names, proportions.metadata
+    table = proportions.metadata
     best = best_documents(proportions, num_docs, topics)
     at = best.pop("position").to_numpy()
     ids = table.index if len(table) else pd.RangeIndex(len(proportions.lengths))
