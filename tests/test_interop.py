@@ -139,5 +139,8 @@ def test_cells_are_matched_by_name(known, theta):
     for other in (cells[:4].copy(), renamed):
         with pytest.raises(CorpusError, match=r"AnnData: .* documents"):
             interop.to_anndata(guide, corpus, other)
+    # Numbers are positions: a document has no name by which a cell of another order could find it.
+    with pytest.raises(CorpusError, match="another order"):
+        interop.to_anndata(guide, plain, cells_of(plain)[::-1].copy())
     with pytest.raises(ConfigError, match="expected the model's 4 words, in order"):
         interop.to_anndata(guide, corpus, cells[:, ::-1].copy())

@@ -149,8 +149,8 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
         corpus: Documents over the model's vocabulary.
         adata: Object to write to. Its variables are the words. Its observations are the documents,
             in any order, because they are matched by name, the index of ``corpus.metadata``. Names
-            that repeat have to be in the order of the corpus. Defaults to a new object with the
-            counts and the metadata of the corpus.
+            that repeat, and the numbers of documents without names, have to be in the order of the
+            corpus. Defaults to a new object with the counts and the metadata of the corpus.
 
     Returns:
         The object.
@@ -175,8 +175,10 @@ def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
             f"the AnnData object has {adata.n_vars} variables; expected the model's {len(words)} "
             "words, in order"
         )
-    cells = pd.Series(range(adata.n_obs), adata.obs_names.map(str))
-    order = np.argsort(align(cells, names.map(str), "AnnData"))
+    cells, documents = adata.obs_names.map(str), names.map(str)
+    if is_default(names):  # numbers, which say positions, so that the order has to be the same
+        cells, documents = pd.Index([int(x) if x.isdecimal() else x for x in cells]), names
+    order = np.argsort(align(pd.Series(range(adata.n_obs), cells), documents, "AnnData"))
     adata.obsm["X_topics"] = theta[order]
     topics = model.topics.mean_probs.detach().cpu().double().numpy()
     adata.varm["topics"] = (topics / topics.sum(1, keepdims=True)).T
