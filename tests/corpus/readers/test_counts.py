@@ -119,6 +119,7 @@ def test_matrix_market_by_scipy(tmp_path):
         ("a.mtx", MTX, "", "Line 1: .* Missing banner"),
         ("a.mtx", "3 3 3", "3 3", "Invalid integer value"),
         ("a.mtx", "1 3 1", "1 3 1.5", r"got 1\.5 in document 0, word 2"),
+        ("a.mtx", MTX, MTX.replace("integer", "Integer").replace("1 3 1", "1 3 1.5"), r"got 1\.5"),
         ("docword.a.txt", "1 3 1", "1 3 1.5", r"got 1\.5 in document 0, word 2"),
         ("a.mtx", "3 2 5\n", "3 2 ", "Line 6: Invalid"),
     ],

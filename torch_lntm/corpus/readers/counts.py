@@ -119,7 +119,7 @@ def read_matrix_market(path: Path, options: Options) -> Corpus:
     """Reads Matrix Market coordinates."""
     with open_bytes(path) as file:
         # Among integers scipy would read 2.5 as 2.
-        header = file.readline().replace(b"integer", b"real")
+        header = re.sub(b"integer", b"real", file.readline(), flags=re.IGNORECASE)
         return _by_scipy(path, options, header, file)
 
 
