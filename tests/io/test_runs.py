@@ -102,7 +102,7 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
     config = {"corpus": "w\udcf6rter.npz", "name": "wörter"}
     path = save_run(tmp_path / "run", make_model(), make_result(), config)
     assert load_run(path).config == config
-    with pytest.raises(ConfigError, match="nowhere: no such folder"):
+    with pytest.raises(ConfigError, match="nowhere is no folder of a model or run"):
         load_run(tmp_path / "nowhere")
     assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
 

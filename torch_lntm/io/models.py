@@ -129,7 +129,7 @@ def load_model(path: str | Path) -> TopicModel:
 def read_model(folder: Path) -> TopicModel:
     """Read a model from a folder that stays unchanged; see :func:`load_model`."""
     if not any((folder / name).exists() for name in (MODEL, TENSORS)):
-        raise ConfigError(f"{folder}: no such folder of a model or run, because it has no {MODEL}")
+        raise ConfigError(f"{folder} is no folder of a model or run: it has no {MODEL}")
     about, file = read_json(folder / MODEL), folder / MODEL
     if about.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
