@@ -9,7 +9,7 @@ In designs with the name of a corpus, texts and x are real: x is 1 for positive 
 conservative blogs. A model fitted to all words of all documents (at most 10,000) gives draws of
 each document's shares, another one for each replication. Given the model, such a draw and the words
 have the model's joint distribution, which a posterior mean and the words do not. The outcome is
-made from the draw. The estimators see only some of the documents, and some words of each. Their
+made from the draw. The estimators see some or all of the documents, and some words of each. Their
 topics are those of the model (`known`), or fitted to the words they see (`found`). The slope is of
 the topic whose share varies most.
 
