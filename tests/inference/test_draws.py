@@ -234,6 +234,19 @@ def test_existing_draws_are_used_unchanged(known) -> None:
             ThetaDraws.of(torch.full((2, 3, 3), bad), model)
 
 
+def test_draws_of_other_documents_are_refused(known) -> None:
+    model, corpus = known
+    guide = lntm.guides.LaplaceGuide(model)
+    joint = lntm.inference.joint_draws(model, corpus, num_draws=2, warmup_steps=1, progress=False)
+    chains = lntm.inference.DocumentHMC(model, num_chains=2)
+    again = corpus.with_metadata({"number": np.arange(len(corpus))})
+    for draws in (joint, theta_draws(guide, corpus, 2), theta_draws(chains, corpus, 2)):
+        assert theta_draws(draws, again, progress=False).num_draws == 2  # other columns, same rows
+        for other in (corpus[1:], corpus[np.arange(len(corpus))[::-1]]):
+            with pytest.raises(ConfigError, match="are others, or stand in another order"):
+                theta_draws(draws, other)
+
+
 def test_invalid_sources_are_refused(known) -> None:
     model, corpus = known
     with pytest.raises(ConfigError, match="expected a guide"):

@@ -450,9 +450,8 @@ class Guide(ABC, Generic[P]):
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
     ) -> ThetaDraws:
         """Draws from the posteriors of documents; see :func:`torch_lntm.inference.theta_draws`."""
-        corpus = self.model.encode(corpus)
+        maker = GuideDraws(self, self.model.encode(corpus), options)
         rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
-        maker = GuideDraws(self, corpus, options)
         drawn = options.coefficients and maker.draw_coefficients(rows, num_draws)
         name = self.name or type(self).__name__
         return ThetaDraws(
@@ -465,6 +464,7 @@ class Guide(ABC, Generic[P]):
             maker.sources_of_uncertainty,
             max_draws=num_draws if drawn else None,
             keep=options.keep,
+            corpus=corpus,
         )
 
     def __repr__(self) -> str:

@@ -86,6 +86,8 @@ class ThetaDraws:
         keep: Whether to keep the draws in memory for later passes, if they are few enough.
         num_chains: Number of Markov chains of whole corpora that made the draws in turn: draw s is
             one of chain ``s % num_chains``. 0 if a document's draws do not belong to such chains.
+        corpus: The corpus, which other documents are compared with. ``None`` for an array, whose
+            documents go by position.
 
     Example:
         >>> draws = lntm.inference.theta_draws(result.source, train, num_draws=25)
@@ -107,6 +109,7 @@ class ThetaDraws:
     max_draws: int | None = None
     keep: bool = True
     num_chains: int = 0
+    corpus: Corpus | None = None
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +164,17 @@ class ThetaDraws:
     def theta_draws(
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
     ) -> ThetaDraws:
-        """The same draws, or some of them, as a :class:`~torch_lntm.inference.DrawSource`."""
+        """The same draws, or some of them, as a :class:`~torch_lntm.inference.DrawSource`.
+
+        Raises:
+            ConfigError: The draws are of other documents, or of these in another order.
+        """
+        own = corpus if self.corpus is None else self.corpus
+        if own is not corpus and own.fingerprint() != corpus.fingerprint():
+            raise ConfigError(
+                f"the draws are of {own!r}; the documents are others, or stand in another order: "
+                f"{corpus!r}. Make draws for the same corpus"
+            )
         return self.take(rows, num_draws, keep=options.keep)
 
     def __iter__(self) -> Iterator[DrawnDocuments]:
@@ -240,7 +253,7 @@ class ThetaDraws:
             for part in self.draw(positions[rows], num_draws):
                 yield part._replace(rows=np.searchsorted(positions, part.rows))
 
-        return replace(self, draw=draw, rows=np.arange(len(positions)))
+        return replace(self, draw=draw, rows=np.arange(len(positions)), corpus=None)
 
     @property
     def theta(self) -> Tensor:

@@ -259,6 +259,7 @@ def joint_draws(
         name="joint",
         description=f"{chains} over documents, prior and topics",
         num_chains=num_chains,
+        corpus=corpus,
         sources_of_uncertainty=sources if topics else sources[:1],
         fixed=(*(() if topics else FIXED[:1]), *(() if prior else ("the prior's parameters",))),
     )

@@ -148,13 +148,13 @@ class KeptChains:
         self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
     ) -> ThetaDraws:
         """Draws by chains of documents; see :func:`torch_lntm.inference.theta_draws`."""
-        corpus = self.model.encode(corpus)
+        encoded = self.model.encode(corpus)
         rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
         method = "chains of each document (Hamiltonian Monte Carlo)"
         if self.num_docs:
             method += ", which continue the chains of the fit"
         return ThetaDraws(
-            ChainDraws(self, corpus, self.find(corpus), options).draw,
+            ChainDraws(self, encoded, self.find(encoded), options).draw,
             self.model,
             rows,
             num_draws,
@@ -162,6 +162,7 @@ class KeptChains:
             method,
             (f"the documents' proportions, by {method}",),
             keep=options.keep,
+            corpus=corpus,
         )
 
     def __repr__(self) -> str:
