@@ -119,6 +119,6 @@ def test_only_the_first_process_prints(second, monkeypatch, capsys):
         ("0", True, "a result\n", f"a message\n{failure}"),
     ):
         monkeypatch.setenv("RANK", rank)
-        monkeypatch.setattr(start, functools.partial(failing, known))
+        monkeypatch.setattr(start, staticmethod(functools.partial(failing, known)))
         assert main(["fit", "counts.npz"]) == 1
         assert capsys.readouterr() == (out, err)

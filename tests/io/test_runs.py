@@ -34,7 +34,7 @@ def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     assert run.metadata["num_unconverged"] == 2
     assert run.metadata["objective"] == -1.5
     assert run.metadata["seed"] == 7
-    assert run.metadata["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(run.metadata["versions"]["torch"])  # less "+cu130"
     assert run.model.vocabulary == WORDS
     again = run.split_documents(corpus)
     assert again.test_index.tolist() == split.test_index.tolist()
