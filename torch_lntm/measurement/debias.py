@@ -124,10 +124,12 @@ def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFr
     names = corpus.metadata.index
     if isinstance(labels, str):
         labels = corpus.metadata.get([labels], pd.DataFrame(index=names))
-    table = labels.to_frame() if isinstance(labels, pd.Series) else as_frame(labels)
+    if isinstance(labels, pd.Series):
+        labels = labels.to_frame(what if labels.name is None else labels.name)
+    table = as_frame(labels)
     unknown = ~table.index.isin(names)
     if unknown.any() or not table.index.is_unique or not names.is_unique:
-        why = f"{table.index[unknown][0]!r} is no document" if unknown.any() else "names repeat"
+        why = f"{table.index[unknown].tolist()[0]!r} is no document" if unknown.any() else "names repeat"
         raise CorpusError(f"{what}: {why}; expected documents' names in the index, each once")
     if not len(table.columns) or {x.kind for x in table.dtypes} - set("bif"):
         raise ConfigError(f"{what} must be numbers or truth values, in at least one column")

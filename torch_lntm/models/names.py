@@ -121,7 +121,7 @@ def _number(topic: Any, names: Sequence[str], what: str = "topic_names") -> int:
     listed = ", ".join(repr(name) for name in named[:8]) + (", …" if len(named) > 8 else "")
     raise ConfigError(
         f"{what}: topic {topic!r:.100}; expected numbers from 0 to {size - 1}"
-        + (f", or names: {listed}" if named else "; the topics have no names")
+        + (f", or names: {listed}" if named else "; the topics have no names of their own")
     )
 
 

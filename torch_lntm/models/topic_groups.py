@@ -150,8 +150,14 @@ def topics_of(
     Raises:
         ConfigError: There is none.
     """
-    members = dict(zip(groups.names, groups.members, strict=True)) if groups else {}
-    return list(members.get(str(name)) or find_topics(model.topic_names, [name], what))
+    of_groups = () if groups is None else groups.names
+    if groups is not None and str(name) in of_groups:
+        return list(groups.members[of_groups.index(str(name))])
+    try:
+        return find_topics(model.topic_names, [name], what)
+    except ConfigError as error:
+        known = f", or groups: {', '.join(map(repr, of_groups))}" if of_groups else ""
+        raise ConfigError(f"{error}{known}") from None
 
 
 def with_groups(theta: Tensor, groups: TopicGroups | None) -> Tensor:
