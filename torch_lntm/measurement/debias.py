@@ -127,9 +127,9 @@ def _by_document(labels: Any, corpus: Corpus, what: str = "labels") -> pd.DataFr
     if isinstance(labels, pd.Series):
         labels = labels.to_frame(what if labels.name is None else labels.name)
     table = as_frame(labels)
-    unknown = ~table.index.isin(names)
-    if unknown.any() or not table.index.is_unique or not names.is_unique:
-        why = f"{table.index[unknown].tolist()[0]!r} is no document" if unknown.any() else "names repeat"
+    unknown = table.index[~table.index.isin(names)].tolist()
+    if unknown or not table.index.is_unique or not names.is_unique:
+        why = f"{unknown[0]!r} is no document" if unknown else "names repeat"
         raise CorpusError(f"{what}: {why}; expected documents' names in the index, each once")
     if not len(table.columns) or {x.kind for x in table.dtypes} - set("bif"):
         raise ConfigError(f"{what} must be numbers or truth values, in at least one column")
