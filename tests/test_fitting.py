@@ -99,6 +99,35 @@ def test_a_saved_run_is_the_same_and_serves_the_shell(frame, tmp_path, capsys) -
     assert "theme" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lowercase": False},
+        {"ngram_range": (1, 2)},
+        {"strip_accents": "unicode"},
+        {"stop_words": {"garden", "wind"}},
+        {"tokenizer": str.split, "token_pattern": None},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.filterwarnings("ignore:dropped .* tokens")
+def test_new_texts_become_words_as_those_of_the_fit(options, frame, tmp_path) -> None:
+    """In a fresh run, in one from a folder, and where the corpus comes from a file."""
+    given = frame.rename(columns={"text": "body"}).assign(text="another column")
+    run = lntm.fit(given, **QUICK | {"max_epochs": 1}, text_field="body", min_df=1, **options)
+    run.save(tmp_path / "run")
+    run.corpus.save(tmp_path / "corpus")
+    read = lntm.read_corpus(tmp_path / "corpus")
+    fits = [run, run.result, lntm.load_run(tmp_path / "run"), lntm.fit(read, **QUICK)]
+    own = run.corpus.to_scipy()
+    for fit, new in zip(fits, [given, [*frame["text"]], given, [*frame["text"]]], strict=True):
+        if "tokenizer" in options and fit is not run and fit is not run.result:
+            with pytest.raises(CorpusError, match="split, a function, which no file holds"):
+                fit.check_corpus(new)
+        else:
+            assert (fit.check_corpus(new).to_scipy() != own).nnz == 0
+
+
 def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:
     path = tmp_path / "posts.csv"
     frame.to_csv(path, index=False)

@@ -203,10 +203,8 @@ class RunDocuments(Documents):
         vocabulary, config, chosen = run.model.vocabulary, _reading_of(run), self.given
         self.given = self._of_fit(config) | chosen
         if vocabulary is not None and self.texts() is not None:
-            from torch_lntm.corpus.readers import TOKENS
-
             # The vocabulary of the model chooses the words, also of the documents of the fit.
-            tokens = {n: config[n] for n in TOKENS if n in config}
+            tokens = {n: option for n, option in run.reading.items() if n != "text_field"}
             self.given |= {"vocabulary": vocabulary} | tokens | chosen
         corpus = self.read()
         if vocabulary is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from torch_lntm.corpus.metadata import (
 from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, read_manifest, write_store
-from torch_lntm.corpus.texts import check_texts, count_words
+from torch_lntm.corpus.texts import TOKENS, check_texts, count_words, saved_options
 from torch_lntm.errors import (
     ConfigError,
     CorpusError,
@@ -75,6 +76,8 @@ class Corpus:
         encoders: What derived each of these arrays, by name.
         name: Name for messages and reports.
         preparation: A sentence that says which words ``from_texts`` left out by default, if any.
+        counting: Options of ``from_texts`` that made words of the texts, for further texts. Copies,
+            pickles and files hold no functions.
         part: If these documents are one process's part of a sharded corpus, where that part lies;
             ``None`` for a whole corpus. Selecting from a part, or changing its counts, makes a
             corpus that is whole again.
@@ -97,6 +100,7 @@ class Corpus:
     encoders: Columns[object] = field(default_factory=Columns)
     name: str | None = None
     preparation: str | None = None
+    counting: Mapping[str, Any] = field(default_factory=dict)
     part: Part | None = None
 
     def __post_init__(self) -> None:
@@ -120,7 +124,8 @@ class Corpus:
         return super().__new__(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self)}), ()
+        parts = {x.name: getattr(self, x.name) for x in fields(self)}
+        return partial(type(self), **parts | {"counting": saved_options(self.counting)}), ()
 
     # ---------------------------------------------------------------- constructors
 
@@ -180,6 +185,7 @@ class Corpus:
         table: pd.DataFrame,
         preparation: str | None = None,
         name: str | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> Corpus:
         """Makes a corpus from counts, words and metadata that have already been checked."""
         csr.sort_indices()
@@ -191,6 +197,7 @@ class Corpus:
             vocabulary=None if vocabulary is None else tuple(vocabulary),
             table=table,
             preparation=preparation,
+            counting={name: options[name] for name in TOKENS if name in options},
             name=name,
         )
 
@@ -246,8 +253,10 @@ class Corpus:
         """
         documents, texts = texts, check_texts(texts)
         table, given = describe(documents, len(texts), metadata), check_vocabulary(vocabulary, None)
-        counts, words, preparation = count_words(texts, given, stop_words, min_df, **options)
-        corpus = cls.of_counts(counts, words, table, preparation, name)
+        stop_words = stop_words if isinstance(stop_words, str | None) else [*stop_words]
+        options |= {} if stop_words == "auto" else {"stop_words": stop_words}
+        counts, words, preparation = count_words(texts, given, min_df=min_df, **options)
+        corpus = cls.of_counts(counts, words, table, preparation, name, options)
         return corpus if given is None else corpus.with_vocabulary(given)
 
     @classmethod

@@ -27,6 +27,7 @@ from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
+from torch_lntm.corpus.texts import saved_options
 from torch_lntm.errors import CorpusError, FileError, require_whole
 from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
@@ -92,6 +93,7 @@ def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
             "num_docs": corpus.num_docs,
             "num_words": corpus.num_words,
             "preparation": corpus.preparation,
+            "counting": saved_options(corpus.counting),
             "files": files,
             "shards": shards,
         }
@@ -181,6 +183,7 @@ def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any
             "table": table,
             "covariates": covariates,
             "preparation": about["preparation"],
+            "counting": about.get("counting", {}),
             "part": None if part is None else place,
         }
 

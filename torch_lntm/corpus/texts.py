@@ -19,10 +19,29 @@ from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.metadata import is_table, listed
 from torch_lntm.errors import CorpusError, LNTMError, bind
 
+#: Options that make words of a text, which new texts share with those of a fit.
+TOKENS = (
+    *("stop_words", "token_pattern", "lowercase", "tokenizer", "ngram_range", "preprocessor"),
+    *("strip_accents", "analyzer"),
+)
 #: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
 #: Characters of texts per counting step.
 _CHARACTERS = 1 << 25
+
+
+def saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a file can hold. In place of a function they have words, which texts refuse."""
+    saved: dict[str, Any] = {}
+    for name, value in options.items():
+        if callable(value):
+            value = (
+                f"{getattr(value, '__name__', value)}, a function, which no file holds; instead of "
+                f"texts, give Corpus.from_texts(texts, model.vocabulary, {name}=...)"
+            )
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        saved[name] = [*value] if is_list else value
+    return saved
 
 
 def check_texts(texts: Any) -> list[str]:
@@ -88,6 +107,8 @@ def count_words(
     stop_words = stop_words if isinstance(stop_words, str) or stop_words is None else [*stop_words]
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
+    if isinstance(settings.get("ngram_range"), list):  # of a file
+        settings["ngram_range"] = (*settings["ngram_range"],)
     try:
         named = dict(settings) | pruning
         others = ("text", "metadata")  # of Corpus.from_frame and from_texts

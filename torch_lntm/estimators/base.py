@@ -154,9 +154,10 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         text = ""
         for name, option in cls._options.items():
             lines = textwrap.wrap(f"{name}: {option.help}", 84)
-            text += textwrap.indent("\n    ".join(lines), " " * 8) + "\n"
-        head, mark, example = (cls.__doc__ or "").partition("\n    Example:")
-        cls.__doc__ = f"{head}{text}{mark}{example}"
+            text += textwrap.indent("\n    ".join(lines), " " * 4) + "\n"
+        # Python 3.13 itself takes the indentation away.
+        head, mark, example = inspect.cleandoc(cls.__doc__ or "").partition("\nExample:")
+        cls.__doc__ = f"{head.rstrip()}\n{text}{mark}{example}"
 
     # -- fitting ---------------------------------------------------------------------------------
 

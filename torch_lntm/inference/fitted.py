@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -41,13 +40,16 @@ class Fitted(ABC):
     groups: TopicGroups | None = None
     #: Whether the topics are fixed, because they belong to other documents.
     frozen = False
-    #: Options by which the texts of the fit became words.
-    reading: Mapping[str, Any] = MappingProxyType({})
 
     @property
     @abstractmethod
     def source(self) -> DrawSource:
         """What draws theta after this fit: its guide, or its chains."""
+
+    @property
+    def reading(self) -> Mapping[str, Any]:
+        """Options by which the texts of the fit became words."""
+        return {} if self.corpus is None else self.corpus.counting
 
     @property
     @abstractmethod

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.readers import TOKENS
 from torch_lntm.corpus.splits import Split, load_split
+from torch_lntm.corpus.texts import TOKENS, saved_options
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
@@ -143,9 +143,13 @@ class Run(Fitted):
         return self.document_table()
 
     @property
-    def reading(self) -> dict[str, Any]:  # type: ignore[override]
-        """Options by which the texts of the fit became words."""
-        return {name: self.config[name] for name in TOKENS if self.config.get(name) is not None}
+    def reading(self) -> Mapping[str, Any]:
+        """Options by which the texts of the fit became words, and the column that they were in."""
+        found = self.metadata.get("corpus", {}).get("counting", {})
+        if self.result is not None:
+            found = super().reading
+        of_fit = {name: self.config.get(name) for name in ("text_field", *TOKENS)}
+        return {name: x for name, x in of_fit.items() if x is not None} | found
 
     def guide(self, **settings: Any) -> Guide[Any]:
         """The guide of the fit, or the default guide of the model after a fit by chains.
@@ -394,6 +398,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     whole = corpus.whole
     about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
     about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
+    about |= {"counting": saved_options(corpus.counting)} if corpus.counting else {}
     # A part goes by the fingerprint of the manifest, because no process reads all counts.
     if corpus.part is None:
         return about | {"fingerprint": corpus.fingerprint()}

@@ -36,8 +36,8 @@ OF_WORDS = (
     *("stop_words", "min_df", "max_df", "max_features", "token_pattern", "tokenizer"),
     *("lowercase", "ngram_range", "preprocessor", "strip_accents", "analyzer", "vocabulary"),
 )
-#: Options for splitting texts into words, which new texts share with those of a fit.
-TOKENS = ("stop_words", "token_pattern", "lowercase")
+#: Formats of records, a field of which has the text.
+WITH_FIELDS = ("csv", "jsonl", "json", "parquet")
 #: Formats of counts with the words in a file of their own.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
 
@@ -147,7 +147,7 @@ def read_corpus(
         if about.holds == "texts":
             stream = TextStream(path, about.read, reading)
             counts, found, preparation = count_words(stream, words, **options)
-            corpus = Corpus.of_counts(counts, found, stream.table, preparation, name)
+            corpus = Corpus.of_counts(counts, found, stream.table, preparation, name, options)
             corpus = corpus if words is None else corpus.with_vocabulary(words)
         else:
             reading = replace(reading, num_words=None if words is None else len(words))
@@ -172,7 +172,8 @@ def read_documents(
         documents: The path of a file or folder; texts; a data frame or list of dicts with a column
             of texts; counts as for ``Corpus.from_matrix``; or a corpus.
         words: Words of a model. Other words are dropped, with a warning.
-        tokens: Options by which the model's texts became words (:data:`TOKENS`).
+        tokens: Options by which the model's texts became words, and ``text_field``, the column
+            that they were in.
         **options: Options of :func:`read_corpus` that the form of the documents has.
 
     Returns:
@@ -186,16 +187,20 @@ def read_documents(
         >>> lntm.corpus.readers.read_documents(["wood and stone", "water"])[0]
         Corpus(num_docs=2, num_words=3, num_tokens=3)
     """
-    chosen = {} if words is None else {**tokens, "vocabulary": words}
+    field = tokens.get("text_field")
+    chosen = {n: value for n, value in tokens.items() if n != "text_field"}
+    chosen = {} if words is None else {**chosen, "vocabulary": words}
     if isinstance(documents, (str, Path)):
         path = Path(documents)
+        if field is not None and find_format(path, options.get("format")).name in WITH_FIELDS:
+            options = {"text_field": field, **options}
         texts = texts_of(path, options)
         corpus = read_corpus(path, **{**options, **({} if texts is None else chosen)})
         return over(corpus, words), texts
     if isinstance(documents, Corpus):
         _refuse_options(options, "a corpus")
         return over(documents, words), None
-    texts, columns = _texts_in(documents, options.pop("text_field", None))
+    texts, columns = _texts_in(documents, options.pop("text_field", None), field)
     if texts is None:
         vocabulary = options.pop("vocabulary", None)
         columns = {"metadata": options.pop("metadata")} if "metadata" in options else {}
@@ -236,11 +241,18 @@ def _refuse_options(options: Mapping[str, Any], what: str) -> None:
         raise ConfigError(f"{', '.join(options)}: no option of {what}; leave it out")
 
 
-def _texts_in(documents: Any, field: str | None) -> tuple[Any, Any]:
-    """The texts and the other columns of documents in memory. Counts have no texts."""
+def _texts_in(documents: Any, field: str | None, usual: str | None) -> tuple[Any, Any]:
+    """The texts and the other columns of documents in memory. Counts have no texts.
+
+    Args:
+        documents: The documents.
+        field: Column of the texts. Other documents than records refuse it.
+        usual: Column of the texts in place of ``text``, if there is one of this name.
+    """
     is_records = isinstance(documents, list) and documents and isinstance(documents[0], Mapping)
     if is_table(documents) or is_records:
         frame = as_frame(documents)
+        field = usual if field is None and usual in frame else field
         if field is None and "text" not in frame and all(map(is_numeric_dtype, frame.dtypes)):
             return None, None
         texts, others = take_texts(frame, field or "text")
