@@ -81,8 +81,6 @@ def fit(
     require_whole(0, seed=seed)
     reading = {n: options.pop(n) for n in (*OF_FILES, *OF_WORDS) if n in options}
     refuse_unknown(options)
-    if model is None:
-        model = "stm" if {"prevalence", "content"} & options.keys() else "ctm"
     recipe = Recipe.of(model, posterior, options)
     where = find_device(device)
     example = EXAMPLES.get(documents) if isinstance(documents, str) else None
@@ -92,7 +90,10 @@ def fit(
     about: dict[str, Any] = {"device": where, "test_fraction": test_fraction}
     split, recipe, (_, guide, engine) = prepare(corpus, recipe, options | config, **about)
     result = engine.fit(corpus if split is None else split.train)
-    config |= {"model": model, "posterior": recipe.posterior if recipe.samples else guide.name}
+    config |= {
+        "model": recipe.model,
+        "posterior": recipe.posterior if recipe.samples else guide.name,
+    }
     config |= {"device": where.type, "test_fraction": test_fraction}
     config["corpus"] = str(documents) if isinstance(documents, (str, Path)) else None
     config |= _plain(reading | {**recipe.options, **options})

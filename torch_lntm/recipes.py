@@ -88,16 +88,19 @@ class Recipe:
         require_one([None, *GUIDES, *SAMPLERS, AUTO], posterior=self.posterior)
 
     @classmethod
-    def of(cls, model: str, posterior: str | None, options: Iterable[str]) -> Recipe:
-        """The recipe of a model, whose posterior depends on the options if it is not given.
+    def of(cls, model: str | None, posterior: str | None, options: Iterable[str]) -> Recipe:
+        """The recipe of a model; it and its posterior depend on the options if they are not given.
 
-        It is ``"auto"``, or the model's default guide if an option is one of variational EM alone.
+        The model is ``"stm"`` with prevalence or content, and otherwise ``"ctm"``. The posterior is
+        ``"auto"``, or the model's default guide if an option is one of variational EM alone.
 
         Args:
-            model: Name of the model.
+            model: Name of the model, or ``None``.
             posterior: Name of the posterior, or ``None``.
             options: Names of the options of the fit.
         """
+        if model is None:
+            model = "ctm" if {"prevalence", "content"}.isdisjoint(options) else "stm"
         groups = fit_options()
         variational = {name for heading in (*VARIATIONAL, *OF_GUIDES) for name in groups[heading]}
         if posterior is None and model in MODELS and variational.isdisjoint(options):

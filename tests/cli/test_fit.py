@@ -107,7 +107,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     rows = [f"{' '.join(line)},{('Left', 'Right')[d % 2]}" for d, line in enumerate(words)]
     Path("posts.csv").write_text("\n".join(["text,party", *rows]))
     stm = ("fit", "posts.csv", *QUICK, "--model", "stm")
-    assert main([*stm, "--out", "run", "--prevalence", "~ party"]) == 0
+    assert main([*stm[:-2], "--out", "run", "--prevalence", "~ party"]) == 0
     assert lntm.load_run("run").model.prior.names == ("Intercept", "party[T.Right]")
     assert main([*stm, "--out", "groups", "--content", "party", "--content-penalty", "1"]) == 0
     assert lntm.load_run("groups").model.topics.content.levels == ("Left", "Right")
@@ -119,7 +119,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     for arguments, message in (
         (stm, "stm needs prevalence, such as"),
         ((*stm, "--prevalence", "~ open('x', 'w')"), "which is forbidden"),
-        (("fit", "posts.csv", "--prevalence", "~ party"), "prevalence is an option of stm"),
+        ((*stm[:-1], "ctm", "--prevalence", "~ party"), "prevalence is an option of stm"),
         ((*stm, "--content", "text"), "no column 'text'"),
         (("topics", "run", "--by-level"), "the same in all documents"),
     ):

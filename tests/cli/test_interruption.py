@@ -129,6 +129,8 @@ def test_a_fit_is_saved_even_if_scoring_fails(counts, error, monkeypatch, capsys
     with monkeypatch.context() as patch:
         patch.setattr(lntm.reports.scores, "document_completion", fail)
         assert main(fit) in (1, 130)
+    said = "saved without scores, which torch-lntm evaluate makes" in capsys.readouterr().err
+    assert said == isinstance(error, KeyboardInterrupt)
     assert lntm.load_run("run").metadata["stop_reason"]
     assert not Path("run/evaluation.json").exists()
     assert not Path("run.partial").exists()

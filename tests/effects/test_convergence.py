@@ -79,6 +79,9 @@ def test_chains_apart_make_wide_intervals_and_say_so(corpus) -> None:
     assert found["rhat"] > 3
     assert found["ess"] < 8
     assert "The chains disagree, so intervals are unreliable" in repr(effects)
+    by_chain = draws_of(3.0).theta.unflatten(0, (EACH, CHAINS)).transpose(0, 1).flatten(0, 1)
+    moving = replace(ThetaDraws.of(by_chain, lntm.models.ctm(3, 5)), num_chains=1)
+    assert "The chain has not settled, so" in repr(fit(moving, corpus))
     row = effects.table().query("topic == 0 and term == 'x'").iloc[0]
     half = scipy.stats.t.ppf(0.975, found["ess"] - 1) * row["std_error"]
     width = np.arctanh(row["upper"]) - np.arctanh(row["lower"])

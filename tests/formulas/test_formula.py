@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -132,6 +133,12 @@ def test_forbidden_formulas_are_refused_before_evaluation(text, tmp_path, monkey
     with pytest.raises(ConfigError, match="formula"):
         check_formula(text)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_r_writes_otherwise_is_named() -> None:
+    for text, hint in (("~ I(age ^ 2)", "(write ** instead)"), ("~ ns(age)", "(write cr(")):
+        with pytest.raises(ConfigError, match=re.escape(hint)):
+            check_formula(text)
 
 
 def test_a_missing_column_is_named(columns) -> None:

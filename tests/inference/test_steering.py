@@ -142,6 +142,7 @@ def test_word_vectors_and_guides_and_runs_of_folders_are_refined(corpus, tmp_pat
         ({"split": {0: 70}}, "has tokens in .* documents; expected at least 140"),
         ({"absorb": [(3,)]}, "list of one topic"),
         ({"forbid": "garden"}, "expected a list of words"),
+        ({"forbid": [0, ["garden"]]}, "name 0; expected words"),
         ({"forbid": ["gardden"]}, "no word 'gardden'; did you mean 'garden'"),
         ({"move": {"garden": 9}}, "move: topic 9"),
         ({"move": {"garden": 1}, "forbid": ["garden"]}, "'garden' is forbidden and moved"),

@@ -43,6 +43,7 @@ class FitOptions:
             without correlations. iftm: The independent factor topic model. lda: Latent Dirichlet
             allocation, also called the generative aspect model. stm: The structural topic model,
             whose topics depend on columns of the corpus. Plug-ins can register further models.
+            Defaults to stm with prevalence or content, and to ctm without.
         posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
             epochs above 9 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
             these approximations: taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and
@@ -68,7 +69,7 @@ class FitOptions:
             report and effects can continue them. They take 4 bytes per document, topic and chain.
     """
 
-    model: str = "ctm"
+    model: str | None = None
     posterior: str | None = None
     num_topics: int = 50
     keywords: str | dict[str, Any] | None = None
@@ -121,6 +122,7 @@ def _read(
     if fit.out is not None:
         lntm.io.check_target(Path(fit.out), fit.overwrite)
     recipe = Recipe.of(fit.model, fit.posterior, given(fit_model, options))
+    fit.model = recipe.model
     whole = processes.alone or fit.test_fraction or documents.given
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
@@ -215,6 +217,9 @@ class _Task:
             return
         try:
             scores = None if interrupted else self.scores()
+        except KeyboardInterrupt:
+            say("the fit is saved without scores, which torch-lntm evaluate makes")
+            raise
         finally:  # the command evaluate scores a fit that is saved without scores
             self.save(unfinished, result, scores)
         if interrupted:

@@ -76,8 +76,7 @@ def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
     require_whole(1, shard_size=shard_size)
     if not path.name or path.suffix:
         raise CorpusError(
-            f"{path}: a corpus is saved in a folder other than the current folder; name one, "
-            "without a suffix"
+            f"{path}: expected the name of a folder, not the current one, without a suffix"
         )
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")

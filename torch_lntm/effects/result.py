@@ -280,11 +280,13 @@ class Effects:
             return ""
         found = self.convergence()
         rhat, size = found["rhat"].max(), found["ess"].min()
-        chains = f"{self.num_chains} chains" if self.num_chains > 1 else "1 chain"
+        several = self.num_chains > 1
+        chains = f"{self.num_chains} chains" if several else "1 chain"
+        problem = "The chains disagree" if several else "The chain has not settled"
         advice = (
-            "The chains disagree, so intervals are unreliable; see convergence()."
+            f"{problem}, so intervals are unreliable; take more warmup_steps and num_draws."
             if rhat > MOST_RHAT
-            else "Further chains, from other starts, would show more." * (self.num_chains == 1)
+            else "Further chains, from other starts, would show more." * (not several)
         )
         return (
             f"Over {chains}: R-hat of the effects at most {rhat:.2f}, and at least {size:.0f} "

@@ -185,6 +185,8 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
         case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
             _check_node(left, as_argument=False)
             _check_node(right, as_argument=False)
+        case ast.BinOp(op=ast.BitXor()):
+            raise _Refused("^ (write ** instead)")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             _check_call(name, arguments, keywords)
         case _:

@@ -217,6 +217,8 @@ class _Decision:
         if isinstance(forbid, str):
             raise ConfigError(f"forbid is {forbid!r}; expected a list of words, [{forbid!r}]")
         forbid, words = list(forbid), list(move)
+        if wrong := [word for word in (*forbid, *words) if not isinstance(word, str)]:
+            raise ConfigError(f"forbid and move name {wrong[0]!r:.60}; expected words")
         if (forbid or words) and model.vocabulary is None:
             raise ConfigError("the model has no vocabulary; set model.vocabulary to its words")
         columns = {word: v for v, word in enumerate(model.vocabulary or ())}

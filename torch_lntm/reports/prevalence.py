@@ -471,7 +471,7 @@ def _by_number(column: str, values: pd.Series) -> Levels:
     codes, numbers = pd.factorize(bins, sort=True)
     ends = values.groupby(bins).agg(["min", "max"]).to_numpy()
     names = tuple(f"{format_number(low)} to {format_number(high)}" for low, high in ends)
-    note = "The bins are equally spaced and have about equal numbers of documents."
+    note = "The bins have about equal numbers of documents, and are drawn equally spaced."
     return Levels(column, names, codes, (np.arange(len(numbers), dtype=np.float64), note))
 
 
