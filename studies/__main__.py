@@ -58,6 +58,7 @@ STUDIES = {
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",
         "outcomes": "Outcomes that depend on topics: bias and coverage of regressions on shares",
+        "overfitting": "Effects in the words in which the topics were found, and in others",
         "coded": "Coverage of effects from coded documents, and of the precision of ratings",
         "levels": "Coverage of intervals of the levels of a random term",
         "time": "Words that move with time, beside other dynamic topic models",
