@@ -23,7 +23,7 @@ from torch_lntm.errors import (
     require_whole,
     warn,
 )
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.files.writing import write_file
 from torch_lntm.frames import align, is_default
 from torch_lntm.inference import DocumentTopics, DrawSource, ThetaDraws, theta_draws, transform
 from torch_lntm.inference.draws import require_source
@@ -278,8 +278,7 @@ def to_stm(source: DrawSource | Fitted, corpus: Corpus, path: str | Path) -> Non
     about = {"names": np.array(list(elements)), "class": "STM"}
     data.object.attributes = converter.convert_to_r_attributes(about)
     data.object.info.object = True
-    with atomic_write(Path(path)) as file:
-        file.write(gzip.compress(rdata.unparser.unparse_data(data)))
+    write_file(path, gzip.compress(rdata.unparser.unparse_data(data)))
 
 
 def _logit_moments(draws: ThetaDraws) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

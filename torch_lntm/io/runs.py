@@ -433,8 +433,7 @@ def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
         with read_errors(path / EVALUATION, "not a list of scores", (AttributeError, TypeError)):
             files[CARD] = signed(model_card(model, *facts))
     for name, data in files.items():
-        with writing.atomic_write(path / name) as file:
-            file.write(data)
+        writing.write_file(path / name, data)
     return model.topic_names
 
 
@@ -541,8 +540,7 @@ class UnfinishedRun:
                 "Use the old configuration to continue, delete the folder to start anew, or choose "
                 "another path"
             )
-        with writing.atomic_write(self.folder / CONFIG) as file:
-            file.write(writing.as_json(config))
+        writing.write_file(self.folder / CONFIG, writing.as_json(config))
 
     @property
     def started(self) -> bool:

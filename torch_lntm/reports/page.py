@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, knows_its_options, require_whole
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.errors import knows_its_options, require_whole
+from torch_lntm.files.writing import check_file, write_file
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
@@ -118,10 +118,7 @@ def report(
     if path is None and isinstance(fit, Run) and fit.path is not None:
         path, overwrite = fit.path / "report.html", True
     path = Path("report.html" if path is None else path)
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; name a file to write the page to")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
+    check_file(path, overwrite)
     contents: dict[str, Any] = {}
     fitted: Any = fit
     if isinstance(fit, Fitted):
@@ -129,8 +126,7 @@ def report(
     if isinstance(fit, Run):
         contents["scores"] = fit.scores
     page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
-    with atomic_write(path) as file:
-        file.write(page.encode("utf-8", "replace"))
+    write_file(path, page.encode("utf-8", "replace"))
     return path
 
 

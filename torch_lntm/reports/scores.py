@@ -20,7 +20,6 @@ from torch_lntm.evaluation import (
     unigram_perplexity,
 )
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.files.writing import as_json, atomic_write
 from torch_lntm.frames import is_missing
 from torch_lntm.guides import Guide
 from torch_lntm.io.models import read_json
@@ -175,22 +174,8 @@ def score_records(scores: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def write_scores(path: str | Path, scores: pd.DataFrame) -> None:
-    """Write scores as a JSON list of objects; see :func:`score_records`.
-
-    Args:
-        path: The file.
-        scores: The scores.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    with atomic_write(Path(path)) as file:
-        file.write(as_json(score_records(scores)))
-
-
 def read_scores(path: str | Path) -> pd.DataFrame:
-    """Read a file of :func:`write_scores`.
+    """Read scores from a JSON list of the objects of :func:`score_records`.
 
     Args:
         path: The file.
