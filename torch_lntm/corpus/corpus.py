@@ -293,17 +293,9 @@ class Corpus:
             return self
         folder = self.part.folder
         table, covariates = read_columns(folder, read_manifest(folder)["shards"])
-        none = np.zeros(0, np.int32)
-        return Corpus(
-            row_offsets=np.zeros(len(table) + 1, np.int64),
-            word_index=none,
-            counts=none,
-            num_words=self.num_words,
-            vocabulary=self.vocabulary,
-            table=table,
-            covariates=covariates,
-            name=self.name,
-        )
+        none = sp.csr_matrix((len(table), self.num_words))
+        whole = Corpus.of_counts(none, self.vocabulary, table, name=self.name)
+        return replace(whole, covariates=covariates)
 
     @property
     def metadata(self) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import column_or_values
 from torch_lntm.errors import knows_its_options, require_whole
 from torch_lntm.files.writing import check_file, write_file
 from torch_lntm.guides import GUIDES
@@ -277,8 +278,7 @@ def _summary(
     for name, values in zip(("weights", "clusters", "strata"), survey, strict=True):
         shown[name] = values
         if values is not None and not isinstance(values, str):
-            of_all = everything.with_metadata({name: values}).metadata
-            shown[name] = of_all[name].iloc[sample].to_numpy()
+            shown[name] = column_or_values(everything, values, name, sample)
     if by is None:
         by = [name for name in dividing_columns(corpus) if name not in named][:_COLUMNS]
     return summarise_corpus(draws, corpus, by, **shown)
