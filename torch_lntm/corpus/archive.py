@@ -62,7 +62,6 @@ def read_matrix(path: Path) -> sp.csr_matrix:
         data, indices, indptr, shape = (arrays[name] for name in names)
         if {indices.dtype.kind, indptr.dtype.kind, shape.dtype.kind} - {"i", "u"}:
             raise ValueError("indices, indptr and shape must be integers")
-        indices.setflags(write=False)  # a corpus copies writable arrays
         matrix = sp.csr_matrix((data, indices, indptr), tuple(shape.tolist()))
         if indptr[-1] != data.size:
             raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")

@@ -364,7 +364,15 @@ def fresh_run(
     before: Run | None = None,
 ) -> Run:
     """The run of a fit to documents; the arguments are what :class:`Run` holds."""
-    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
+    whole = corpus.whole
+    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
+    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
+    # A part goes by the fingerprint of the manifest, because no process reads all counts.
+    if corpus.part is None:
+        about["fingerprint"] = corpus.fingerprint()
+    else:
+        about["manifest"] = corpus.part.fingerprint
+    facts = facts_of(result) | {"corpus": about}
     known = (result.history, corpus, result, texts, split, scores, before)
     return Run(None, result.model, config, facts, *known)
 
@@ -387,17 +395,6 @@ def facts_of(result: FitResult) -> dict[str, Any]:
     if isinstance(result, RefinedResult):
         facts["decisions"] = result.decisions
     return facts
-
-
-def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """What a run says about its documents, under ``corpus`` in ``metadata.json``."""
-    whole = corpus.whole
-    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
-    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
-    # A part goes by the fingerprint of the manifest, because no process reads all counts.
-    if corpus.part is None:
-        return about | {"fingerprint": corpus.fingerprint()}
-    return about | {"manifest": corpus.part.fingerprint}
 
 
 def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from torch_lntm.io import Run
 from torch_lntm.models import TopicGroups
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
 from torch_lntm.recipes import SAMPLERS, makers, taken
-from torch_lntm.reports import pictures
-from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
+from torch_lntm.reports import atlas, pictures
+from torch_lntm.reports.atlas import colour_groups, draw_map, sampled, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
 from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
@@ -215,8 +215,13 @@ def render_page(
         sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
-    corpus, sample, draws = _sampled(everything, source, max_docs, seed, num_draws, progress)
-    summary = _summary(draws, everything, sample, by, groups, (weights, clusters, strata))
+    sample = sampled(np.arange(len(everything)), max_docs, seed)
+    corpus = everything if len(sample) == len(everything) else everything[sample]
+    # All draws are made in a single pass over the documents, which need not fit in memory.
+    of_draws: dict[str, Any] = {"rows": sample, "seed": seed, "progress": progress}
+    draws = theta_draws(source, everything, num_draws, keep=False, **of_draws)
+    draws, survey = draws.of_selection(sample), (weights, clusters, strata)
+    summary = _summary(draws, corpus, everything, sample, by, groups, survey)
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     table = as_scores([]) if scores is None else scores
@@ -242,29 +247,9 @@ def render_page(
     )
 
 
-def _sampled(
-    corpus: Corpus,
-    source: DrawSource,
-    max_docs: int,
-    seed: int,
-    num_draws: int | None,
-    progress: bool,
-) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
-    """The documents of the page, their ascending positions, and draws of their proportions.
-
-    All draws are made in a single pass over the documents, so that these need not fit in memory.
-    """
-    rows, some = np.arange(len(corpus)), corpus
-    if len(corpus) > max_docs:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
-        some = corpus[rows]
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": progress}
-    draws = theta_draws(source, corpus, num_draws, keep=False, **options)
-    return some, rows, draws.of_selection(rows)
-
-
 def _summary(
     draws: ThetaDraws,
+    corpus: Corpus,
     everything: Corpus,
     sample: NDArray[np.int64],
     by: Sequence[str] | None,
@@ -272,7 +257,6 @@ def _summary(
     survey: tuple[Any, Any, Any],
 ) -> CorpusSummary:
     """Summary of the sample; weights, clusters and strata are columns, or values of everything."""
-    corpus = everything if len(sample) == len(everything) else everything[sample]
     named = [name for name in survey[:2] if isinstance(name, str)]
     shown: dict[str, Any] = {"level": LEVEL, "groups": groups}
     for name, values in zip(("weights", "clusters", "strata"), survey, strict=True):
@@ -294,7 +278,7 @@ def _documents(
     seed: int,
 ) -> dict[str, Any]:
     """The map, the graph of correlations, and representative documents of the topics."""
-    shown = sample_of_map(page.corpus, seed)
+    shown = sampled(page.corpus.nonempty, atlas.MAX_POINTS, seed)
     best = best_documents(page.summary.documents, num_docs) if num_docs else pd.DataFrame()
     quoted = best["position"].to_numpy(np.int64) if num_docs else shown[:0]
     # The texts are read once, because they may come from a stream.
