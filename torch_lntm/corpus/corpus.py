@@ -185,7 +185,7 @@ class Corpus:
         csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
-            word_index=csr.indices.copy(),
+            word_index=csr.indices,
             counts=csr.data.astype(np.int32),
             num_words=csr.shape[1],
             vocabulary=None if vocabulary is None else tuple(vocabulary),
