@@ -63,11 +63,13 @@ def takes(source: str | Callable[[], Headed], names: str = "") -> Callable[[Any]
         names: Names of the parameters, separated by blanks.
     """
 
-    def of_function() -> Headed:
-        return {"": {name: options_of(str(source))[name] for name in names.split()}}
+    def taken() -> Headed:
+        if callable(source):
+            return source()
+        return {"": {name: options_of(source)[name] for name in names.split()}}
 
     def decorate(command: Any) -> Any:
-        command.taken = staticmethod(source if callable(source) else of_function)
+        command.taken = taken
         return command
 
     return decorate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
@@ -32,7 +31,6 @@ from torch_lntm.recipes import SAMPLERS, makers, taken
 from torch_lntm.reports import atlas, pictures
 from torch_lntm.reports.atlas import colour_groups, draw_map, sampled, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
-from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -210,9 +208,6 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
-    if outcomes is not None:
-        own = {"Outcome": functools.partial(outcome_section, outcomes)}
-        sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
     sample = sampled(np.arange(len(everything)), max_docs, seed)
@@ -242,7 +237,7 @@ def render_page(
         frex=best_words(model, corpus, "frex", top_n=top_n),
         stability=stability,
         has_texts=texts is not None,
-        sections=render_sections(sections or {}, data),
+        sections=render_sections(sections or {}, data, outcomes),
         score_table=to_table(table, "Table of scores") if len(table) else None,
     )
 

@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_npz, read_uci
-from torch_lntm.corpus.readers.tables import read_parquet
 from torch_lntm.corpus.readers.texts import (
     Options,
     read_csv,
     read_folder,
     read_json,
     read_jsonl,
+    read_parquet,
     read_txt,
 )
 from torch_lntm.corpus.store import is_store, read_store
