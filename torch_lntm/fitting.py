@@ -12,7 +12,7 @@ import torch
 
 from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.examples import EXAMPLES
+from torch_lntm.corpus.examples import located
 from torch_lntm.corpus.readers import OF_FILES, OF_WORDS, read_documents
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import require_whole
@@ -83,9 +83,8 @@ def fit(
     refuse_unknown(options)
     recipe = Recipe.of(model, posterior, options)
     where = find_device(device)
-    example = EXAMPLES.get(documents) if isinstance(documents, str) else None
-    read = (documents, {}) if example is None else (example.file(), example.options)
-    corpus, texts = read_documents(read[0], **{**read[1], **reading})
+    source, defaults = located(documents)
+    corpus, texts = read_documents(source, **{**defaults, **reading})
     config: dict[str, Any] = {"num_topics": num_topics, "seed": seed, "progress": progress}
     about: dict[str, Any] = {"device": where, "test_fraction": test_fraction}
     split, recipe, (_, guide, engine) = prepare(corpus, recipe, options | config, **about)

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -23,7 +22,7 @@ from torch_lntm.errors import (
     require_whole,
     warn,
 )
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.files.writing import write_file
 from torch_lntm.frames import align, is_default
 from torch_lntm.inference import DocumentTopics, DrawSource, ThetaDraws, theta_draws, transform
 from torch_lntm.inference.draws import require_source
@@ -241,7 +240,10 @@ def to_stm(source: DrawSource | Fitted, corpus: Corpus, path: str | Path) -> Non
     if regressors is not None and model.prior.regressors(batch) is None:
         what = "stm has no random terms: the regression of the file leaves them out, and its sigma"
         warn(f"{what} includes the differences between their levels", CorpusWarning)
-    x, gamma = _regression(regressors, eta)
+    x, penalty = np.ones((len(eta), 1)), np.zeros(1)  # an intercept, if the prior has no columns
+    if regressors is not None:
+        x, penalty = (part.numpy(force=True) for part in regressors)
+    gamma = np.linalg.solve(x.T @ x + np.diag(penalty), x.T @ eta)
     rest, plain = eta - x @ gamma, x.shape[1] == 1
     sigma = covariance + rest.T @ rest / len(eta)
     logbeta, tokens = _log_probs(model, words), np.asarray(encoded.word_totals)[words]
@@ -278,8 +280,7 @@ def to_stm(source: DrawSource | Fitted, corpus: Corpus, path: str | Path) -> Non
     about = {"names": np.array(list(elements)), "class": "STM"}
     data.object.attributes = converter.convert_to_r_attributes(about)
     data.object.info.object = True
-    with atomic_write(Path(path)) as file:
-        file.write(gzip.compress(rdata.unparser.unparse_data(data)))
+    write_file(path, gzip.compress(rdata.unparser.unparse_data(data)))
 
 
 def _logit_moments(draws: ThetaDraws) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -295,17 +296,6 @@ def _logit_moments(draws: ThetaDraws) -> tuple[NDArray[Any], NDArray[Any], NDArr
         rest = (logits - logits.mean(0)).reshape(-1, size - 1)
         covariance += rest.T @ rest / (draws.num_draws - 1)
     return theta / theta.sum(1, keepdims=True), eta, covariance / len(theta)
-
-
-def _regression(
-    regressors: tuple[Tensor, Tensor] | None, eta: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Columns of the prior's mean, by default an intercept, and their penalised coefficients."""
-    if regressors is None:
-        x, penalty = np.ones((len(eta), 1)), np.zeros(1)
-    else:
-        x, penalty = (part.numpy(force=True) for part in regressors)
-    return x, np.linalg.solve(x.T @ x + np.diag(penalty), x.T @ eta)
 
 
 def _levels(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_counts_without_words_need_the_models_columns(workplace, capsys):
     assert main(["fit", "five", "--out", "run", *QUICK]) == 0
     assert main(["transform", "run", "five", "--out", "x.csv", "--no-progress"]) == 0
     assert main(["transform", "run", "four", "--out", "y.csv", "--no-progress"]) == 1
-    assert "does not have the 5 words of the model" in capsys.readouterr().err
+    assert "the corpus has 4 words and the model 5" in capsys.readouterr().err
     assert not Path("y.csv").exists()
 
 

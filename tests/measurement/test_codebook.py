@@ -65,7 +65,7 @@ def test_clusters_stay_on_one_side(corpus, halves):
 
 def test_clusters_that_cannot_be_divided_are_refused(corpus):
     gaps = corpus.with_metadata({"who": [None, *"ab" * 29, "c"], "one": ["x"] * 60})
-    with pytest.raises(CorpusError, match=r"1 documents have no value of 'who', .* document 0"):
+    with pytest.raises(CorpusError, match=r"'who' lacks a value in 1 documents, .* document 0"):
         gaps.split(by="who")
     with pytest.raises(CorpusError, match="at least 2 values of 'one', got 1"):
         gaps.split(by="one")

@@ -10,8 +10,9 @@ from support.known import make_corpus, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
+from torch_lntm.files.writing import as_json, write_file
 from torch_lntm.reports import score_table, topic_scores
-from torch_lntm.reports.scores import as_scores, read_scores, write_scores
+from torch_lntm.reports.scores import as_scores, read_scores, score_records
 from torch_lntm.reports.sections import to_table
 
 ROWS = [
@@ -29,7 +30,7 @@ def test_scores_are_written_and_read(tmp_path):
     assert list(scores)[:4] == ["metric", "value", "std_error", "unit"]
     assert "<NA>" not in lntm.frames.render(scores)
     assert "NA&gt;" not in to_table(scores, "Scores")
-    write_scores(path, scores)
+    write_file(path, as_json(score_records(scores)))
     records = json.loads(path.read_text())
     assert [record["standard_error"] for record in records] == [45.6, None, None]
     assert [record["documents"] for record in records] == [30, None, 1]

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch_lntm.errors import ConfigError, refuse_other_owner
@@ -64,11 +63,13 @@ def takes(source: str | Callable[[], Headed], names: str = "") -> Callable[[Any]
         names: Names of the parameters, separated by blanks.
     """
 
-    def of_function() -> Headed:
-        return {"": {name: options_of(str(source))[name] for name in names.split()}}
+    def taken() -> Headed:
+        if callable(source):
+            return source()
+        return {"": {name: options_of(source)[name] for name in names.split()}}
 
     def decorate(command: Any) -> Any:
-        command.taken = staticmethod(source if callable(source) else of_function)
+        command.taken = taken
         return command
 
     return decorate
@@ -160,18 +161,6 @@ def say(message: str) -> None:
 def show(text: object, end: str = "\n") -> None:
     """Print a result, without letting words and names from files control the terminal."""
     print(visible(str(text)), end=end)
-
-
-def refuse_existing(path: str | None, overwrite: bool) -> None:
-    """Check that a file may be written.
-
-    Raises:
-        ConfigError: The path is a folder, or a file that may not be replaced.
-    """
-    if path is not None and Path(path).is_dir():
-        raise ConfigError(f"{path}: is a folder; name a file")
-    if path is not None and Path(path).exists() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 
 
 def save_figure(figure: Any, path: str) -> None:

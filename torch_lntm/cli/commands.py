@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli import fit as fit  # which comes first in the help
-from torch_lntm.cli.command import (
-    refuse_existing,
-    register_command,
-    save_figure,
-    say,
-    show,
-    takes,
-)
+from torch_lntm.cli.command import register_command, save_figure, say, show, takes
 from torch_lntm.cli.documents import Computation, Documents, RunDocuments, source_of
 from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.values import items_of, lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.files.writing import as_json, check_file, write_file
 
 if TYPE_CHECKING:
     from torch_lntm.models import TopicModel
@@ -137,12 +131,10 @@ def transform(
             better, but take 50 to 100 times as long.
         overwrite: Replace an existing file.
     """
-    from torch_lntm.files.writing import atomic_write
-
     if out != "-":
         if Path(out).suffix != ".csv":
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
-        refuse_existing(out, overwrite)
+        check_file(out, overwrite)
     run, corpus = documents.load()
     drawn = source_of(run, source, documents.random["seed"])
     options |= {"groups": lists_option("groups", groups), **documents.random}
@@ -151,8 +143,7 @@ def transform(
     if out == "-":
         show(table, end="")
     else:
-        with atomic_write(Path(out)) as file:
-            file.write(table.encode("utf-8", "backslashreplace"))
+        write_file(out, table.encode("utf-8", "backslashreplace"))
     to = "standard output" if out == "-" else out
     about = f"{len(corpus)} document{'s' * (len(corpus) != 1)} to {to}"
     empty, failed = int((theta.lengths == 0).sum()), int((~theta.converged).sum())
@@ -192,7 +183,7 @@ def evaluate(
     chosen = items_of(metrics)
     if unknown := [name for name in chosen if name not in _METRICS]:
         raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
-    refuse_existing(out, overwrite)
+    check_file(out, overwrite)
     run, corpus = documents.load()
     if method == "auto":
         # Fits by chains have wide priors, for which approximate posteriors are too narrow to
@@ -226,7 +217,7 @@ def evaluate(
     if len(scores):
         show(lntm.frames.render(scores))
     if out is not None:
-        lntm.reports.scores.write_scores(Path(out), scores)
+        write_file(out, as_json(lntm.reports.scores.score_records(scores)))
 
 
 @register_command("names")
@@ -322,17 +313,14 @@ def tree(
         figure: File for a picture of the tree, such as tree.png.
         overwrite: Replace an existing file.
     """
-    from torch_lntm.files.writing import as_json, atomic_write
-
-    refuse_existing(out, overwrite)
+    check_file(out, overwrite)
     run = lntm.load_run(run_folder)
     merged = lntm.topic_tree(
         run.model, whole_numbers("levels", levels), shares=run.topic_shares, **options
     )
     show(lntm.frames.render(merged, print_as))
     if out is not None:
-        with atomic_write(Path(out)) as file:
-            file.write(as_json(merged.groups()))
+        write_file(out, as_json(merged.groups()))
         say(f"wrote {len(merged.groups())} groups to {out}")
     if figure is not None:
         save_figure(lntm.plotting.tree_plot(merged).figure, figure)
@@ -403,8 +391,7 @@ def convert(
         shard_size: Number of documents in each shard of the folder, so that several processes can
             each read only their own shards. Defaults to one shard.
     """
-    if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
-        raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
+    lntm.corpus.store.check_target(Path(folder), overwrite)
     corpus = documents.read()
     corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
@@ -670,7 +657,7 @@ def report(
             otherwise.
         overwrite: Replace an existing file.
     """
-    refuse_existing(out, overwrite)
+    check_file(out, overwrite)
     run, corpus = documents.load()
     corpus = run.model.encode(corpus)
     shown: dict[str, Any] = {"groups": lists_option("groups", groups), **options}

@@ -105,16 +105,20 @@ class Documents:
     @property
     def path(self) -> Path:
         """The file or folder."""
-        example = _example(self.corpus)
-        return Path(self.corpus) if example is None else example.file()
+        return Path(self._located[0])
+
+    @property
+    def _located(self) -> tuple[Any, dict[str, Any]]:
+        from torch_lntm.corpus.examples import located
+
+        return located(self.corpus)
 
     @property
     def options(self) -> dict[str, Any]:
         """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
         from torch_lntm.files.reading import read_lines
 
-        example = _example(self.corpus)
-        options = {} if example is None else dict(example.options)
+        options = self._located[1]
         if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
         options |= self.given
@@ -135,13 +139,6 @@ class Documents:
         from torch_lntm.corpus.readers import texts_of
 
         return texts_of(self.path, self.options)
-
-
-def _example(corpus: str | None) -> Any:
-    """The example corpus of a name, if any."""
-    from torch_lntm.corpus.examples import EXAMPLES
-
-    return EXAMPLES.get(str(corpus))
 
 
 class RunDocuments(Documents):
@@ -207,18 +204,13 @@ class RunDocuments(Documents):
             tokens = {n: option for n, option in run.reading.items() if n != "text_field"}
             self.given |= {"vocabulary": vocabulary} | tokens | chosen
         corpus = self.read()
-        if vocabulary is not None:
-            return corpus.with_vocabulary(vocabulary)
-        if corpus.num_words != run.model.num_words:
-            what = f"{run.model.num_words} words of the model, which has no vocabulary"
-            raise CorpusError(f"{corpus!r} does not have the {what}; give counts over its columns")
-        return corpus
+        return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 
     def _of_fit(self, config: dict[str, Any]) -> dict[str, Any]:
         """The fit's options of reading, as far as they apply to this corpus."""
         if self.corpus == config.get("corpus"):
             return {n: config[n] for n in READING.split() if n in config}
-        if _example(self.corpus) is not None:
+        if self._located[1]:  # an example
             return {}
         # Another file may differ in format or lack labels, and the words are those of the model.
         of_fit = config.get("format") or _format_of(config.get("corpus"))

@@ -16,8 +16,6 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.options import CHOSEN, fit_options
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from torch_lntm.corpus import Corpus, WordVectors
     from torch_lntm.corpus.splits import Split
     from torch_lntm.inference import FitResult, Processes
@@ -209,14 +207,18 @@ class _Task:
         return STOPPED.get(result.stop_reason, 0)
 
     def finish(self, unfinished: UnfinishedRun, result: FitResult) -> None:
-        """Score, save and print."""
+        """Score the documents that are held out, if any, save and print."""
+        from torch_lntm.reports.scores import held_out_scores
+
         scores, interrupted = None, result.stop_reason == "interrupted"
+        random = {name: self.config[name] for name in ("seed", "progress")}
         if result.stop_reason == "terminated":
             saved = f"saved the checkpoint {unfinished.checkpoint}, {_stage(result)}"
             say(f"terminated: {saved}; run the command again to continue")
             return
         try:
-            scores = None if interrupted else self.scores()
+            if not interrupted:
+                scores = held_out_scores(self.parts.guide, self.split, **random)
         except KeyboardInterrupt:
             say("the fit is saved without scores, which torch-lntm evaluate makes")
             raise
@@ -255,11 +257,6 @@ class _Task:
         wordless = f" ({empty} without words)" if empty else ""
         about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
         say(f"fitting {about}, {self.config['device']}{several}")
-
-    def scores(self) -> pd.DataFrame | None:
-        """Scores of the held-out documents; ``None`` if there are none."""
-        random = {name: self.config[name] for name in ("seed", "progress")}
-        return lntm.reports.scores.held_out_scores(self.parts.guide, self.split, **random)
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""

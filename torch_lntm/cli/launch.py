@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,7 @@ def first_speaks() -> Iterator[None]:
     if not launched_rank():
         yield
         return
-    with ExitStack() as stack, open(os.devnull, "w") as nothing:
-        stack.enter_context(redirect_stdout(nothing))
-        stack.enter_context(redirect_stderr(nothing))
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
         yield
 
 

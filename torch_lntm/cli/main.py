@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # signs that a terminal lacks are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *about: say(f"warning: {message}")
         try:
             with first_speaks():
                 command, values = parse(arguments)
@@ -81,10 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     say(f"error: {' '.join(message.split())}")
     return FAILED
-
-
-def _show_warning(message: Warning | str, *about: Any, **named: Any) -> None:
-    say(f"warning: {message}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -265,9 +261,7 @@ def _import_plugin(plugin: str) -> None:
         return
     # The name is made unique, because a file such as json.py must not replace another module.
     name = f"torch_lntm_plugin_{Path(plugin).stem}"
-    spec = importlib.util.spec_from_file_location(name, plugin)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(name, plugin)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)

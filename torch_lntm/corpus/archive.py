@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
 from torch_lntm.corpus.metadata import Arrays, make_covariates, make_metadata
 from torch_lntm.errors import FileError
@@ -46,27 +45,6 @@ def read_arrays(path: Path, *names: str, optional: tuple[str, ...] = ()) -> dict
             raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
         chosen = [name for name in arrays if name in names or name.startswith(optional)]
         return {name: arrays[name] for name in chosen}
-
-
-def read_matrix(path: Path) -> sp.csr_matrix:
-    """Reads the ``.npz`` file of scipy's ``save_npz``.
-
-    Raises:
-        FileError: The file is damaged, or holds a matrix of another format.
-    """
-    names = ("data", "indices", "indptr", "shape")
-    arrays = read_arrays(path, *names, optional=("format",))
-    if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
-        raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
-    with read_errors(path, "the matrix is malformed; save it again", Exception):
-        data, indices, indptr, shape = (arrays[name] for name in names)
-        if {indices.dtype.kind, indptr.dtype.kind, shape.dtype.kind} - {"i", "u"}:
-            raise ValueError("indices, indptr and shape must be integers")
-        indices.setflags(write=False)  # a corpus copies writable arrays
-        matrix = sp.csr_matrix((data, indices, indptr), tuple(shape.tolist()))
-        if indptr[-1] != data.size:
-            raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")
-    return matrix
 
 
 def to_parquet(frame: pd.DataFrame | None) -> bytes | None:

@@ -191,7 +191,7 @@ class Corpus:
         csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
-            word_index=_own(csr.indices),
+            word_index=csr.indices,
             counts=csr.data.astype(np.int32),
             num_words=csr.shape[1],
             vocabulary=None if vocabulary is None else tuple(vocabulary),
@@ -302,17 +302,9 @@ class Corpus:
             return self
         folder = self.part.folder
         table, covariates = read_columns(folder, read_manifest(folder)["shards"])
-        none = np.zeros(0, np.int32)
-        return Corpus(
-            row_offsets=np.zeros(len(table) + 1, np.int64),
-            word_index=none,
-            counts=none,
-            num_words=self.num_words,
-            vocabulary=self.vocabulary,
-            table=table,
-            covariates=covariates,
-            name=self.name,
-        )
+        none = sp.csr_matrix((len(table), self.num_words))
+        whole = Corpus.of_counts(none, self.vocabulary, table, name=self.name)
+        return replace(whole, covariates=covariates)
 
     @property
     def metadata(self) -> pd.DataFrame:
@@ -909,11 +901,6 @@ class Corpus:
             True
         """
         write_store(Path(path), self, shard_size)
-
-
-def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """``array``, or a copy if its memory is shared or writable."""
-    return array if array.flags.owndata and not array.flags.writeable else array.copy()
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:

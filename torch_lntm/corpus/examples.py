@@ -38,8 +38,8 @@ def example_corpus(**options: Any) -> Corpus:
         >>> lntm.example_corpus()
         Corpus('example', num_docs=75, num_words=354, num_tokens=1497, columns: theme, season)
     """
-    example = EXAMPLES["example"]
-    return read_corpus(example.file(), **{**example.options, **options})
+    path, defaults = located("example")
+    return read_corpus(path, **{**defaults, **options})
 
 
 def example_file() -> Path:
@@ -65,8 +65,8 @@ def lee_corpus(**options: Any) -> Corpus:
         >>> lntm.lee_corpus()
         Corpus('lee_background', num_docs=300, num_words=2132, num_tokens=23520)
     """
-    lee = EXAMPLES["lee"]
-    return read_corpus(lee.file(), **{**lee.options, **options})
+    path, defaults = located("lee")
+    return read_corpus(path, **{**defaults, **options})
 
 
 def lee_file() -> Path:
@@ -96,6 +96,12 @@ EXAMPLES = {
     "example": Example(example_file, {**_WORDS, "min_df": 2}),
     "lee": Example(lee_file, {**_WORDS, "min_df": 3, "format": "txt"}),
 }
+
+
+def located(documents: Any) -> tuple[Any, dict[str, Any]]:
+    """Documents and options to read them by: for the name of an example, its file and options."""
+    example = EXAMPLES.get(documents) if isinstance(documents, str) else None
+    return (documents, {}) if example is None else (example.file(), dict(example.options))
 
 
 def synthetic_topics(

@@ -332,6 +332,56 @@ def _text(value: Any) -> str:
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
+# -------------------------------------------------------------------- columns
+
+
+def find_column(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
+    """Values of a column: bool, int64, float64, or objects, which are text or None if missing.
+
+    Raises:
+        MissingColumnError: The column is missing.
+    """
+    if name not in metadata:
+        raise MissingColumnError(name, metadata)
+    return metadata[name].to_numpy()
+
+
+def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -> NDArray[Any]:
+    """The result of :func:`find_column` for a column without missing values.
+
+    Raises:
+        CorpusError: The column or a value is missing. The message names the first document.
+    """
+    values = find_column(name, metadata)
+    if not len(values):
+        raise CorpusError(f"column {name!r} has no values; give at least one {each}")
+    missing = pd.isna(values)
+    if missing.any():
+        raise CorpusError(
+            f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
+            f"{missing.argmax()}, counted from 0; leave these out (in Python: corpus[rows]), or "
+            "fill the values in"
+        )
+    return values
+
+
+def column_or_values(corpus: Any, values: Any, what: str, rows: Any = slice(None)) -> NDArray[Any]:
+    """Values of some documents: a column of the metadata, or values by index or position.
+
+    Args:
+        corpus: The corpus.
+        values: Name of the column, or a value for each document.
+        what: What the values are, for messages.
+        rows: Positions of the documents.
+
+    Raises:
+        CorpusError: As for :func:`complete_column`, or the values are those of other documents.
+    """
+    name = values if isinstance(values, str) else what
+    table = corpus if isinstance(values, str) else corpus.with_metadata({what: values})
+    return complete_column(name, table.metadata.iloc[rows])
+
+
 # -------------------------------------------------------------------- covariates
 
 

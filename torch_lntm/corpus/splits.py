@@ -14,7 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import read_arrays
-from torch_lntm.errors import CorpusError, MissingColumnError, require_whole
+from torch_lntm.corpus.metadata import column_or_values
+from torch_lntm.errors import CorpusError, require_whole
 from torch_lntm.files.writing import atomic_write
 
 #: The class ``Corpus``, whose module imports this one.
@@ -121,28 +122,13 @@ def split_documents(corpus: D, test_fraction: float, seed: int, by: Any = None) 
     if by is None:
         order = rng.permutation(corpus.num_docs)
         return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
-    codes, sizes = _clusters(corpus, by)
-    drawn = rng.permutation(len(sizes))
-    distance = np.abs(np.cumsum(sizes[drawn])[:-1] - num_test)
+    codes, names = pd.factorize(column_or_values(corpus, by, "by"))
+    if len(names) < 2:
+        raise CorpusError(f"by: a split needs at least 2 values of {by!r:.40}, got {len(names)}")
+    drawn = rng.permutation(len(names))
+    distance = np.abs(np.cumsum(np.bincount(codes)[drawn])[:-1] - num_test)
     is_test = np.isin(codes, drawn[: int(distance.argmin()) + 1])
     return Split(corpus, np.flatnonzero(~is_test), np.flatnonzero(is_test))
-
-
-def _clusters(corpus: Any, by: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cluster of each document, by a column or values, and numbers of documents of the clusters."""
-    name = by if isinstance(by, str) else "by"
-    table = corpus.metadata if isinstance(by, str) else corpus.with_metadata({name: by}).metadata
-    if name not in table:
-        raise MissingColumnError(name, table)
-    codes, names = pd.factorize(table[name])
-    if (codes < 0).any():
-        raise CorpusError(
-            f"by: {(codes < 0).sum()} documents have no value of {name!r}, the first of them "
-            f"document {codes.argmin()}, counted from 0; fill the values in, or leave these out"
-        )
-    if len(names) < 2:
-        raise CorpusError(f"by: a split needs at least 2 values of {name!r}, got {len(names)}")
-    return codes, np.bincount(codes)
 
 
 def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOut[D]:

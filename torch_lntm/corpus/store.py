@@ -30,7 +30,7 @@ from torch_lntm.corpus.part import Part
 from torch_lntm.corpus.texts import saved_options
 from torch_lntm.errors import CorpusError, FileError, require_whole
 from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
-from torch_lntm.files.writing import as_json, as_lines, atomic_folder
+from torch_lntm.files.writing import as_json, as_lines, atomic_folder, check_folder
 from torch_lntm.frames import is_default
 
 #: Version of the format.
@@ -59,6 +59,18 @@ def count_shards(path: str | Path) -> int:
 # -------------------------------------------------------------------- writing
 
 
+def check_target(path: Path, overwrite: bool) -> None:
+    """Checks that a corpus may be written to a folder.
+
+    Raises:
+        CorpusError: The path has a suffix, is a file, is a folder with other contents, or holds a
+            corpus that may not be replaced.
+    """
+    if path.suffix:
+        raise CorpusError(f"{path}: a corpus is saved in a folder; name one without a suffix")
+    check_folder(path, ABOUT, "the folder of a corpus", overwrite)
+
+
 def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
     """Writes a corpus to a folder, which appears when complete and replaces an older corpus.
 
@@ -69,17 +81,12 @@ def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
             single shard.
 
     Raises:
-        CorpusError: The path has a suffix, is a file, or is a folder with other contents.
+        CorpusError: As for :func:`check_target`.
         ConfigError: ``shard_size`` is no whole number from 1.
         FileError: The folder cannot be written.
     """
     require_whole(1, shard_size=shard_size)
-    if not path.name or path.suffix:
-        raise CorpusError(
-            f"{path}: expected the name of a folder, not the current one, without a suffix"
-        )
-    if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
-        raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
+    check_target(path, overwrite=True)
     files, size = {}, shard_size or corpus.num_docs
     with atomic_folder(path) as folder:
         starts = range(0, corpus.num_docs, size)

@@ -288,11 +288,10 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _given(self) -> dict[str, Any]:
         """The options of model and engine that differ from their defaults."""
-        values = {name: getattr(self, name) for name in self._options}
         return {
-            name: value
-            for name, value in values.items()
-            if not np.isscalar(value) or value != self._options[name].default
+            name: getattr(self, name)
+            for name, option in self._options.items()
+            if not np.isscalar(getattr(self, name)) or getattr(self, name) != option.default
         }
 
     @property

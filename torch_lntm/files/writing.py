@@ -76,6 +76,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             _sync_folder(target.parent)
 
 
+def write_file(path: str | Path, content: bytes) -> None:
+    """Writes a file as a whole; see :func:`atomic_write`."""
+    with atomic_write(Path(path)) as file:
+        file.write(content)
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Context with a new folder, which replaces ``path`` once it is complete.
@@ -93,6 +99,46 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             yield temporary
             _sync_tree(temporary)
             _replace_folder(temporary, target)
+
+
+def check_file(path: str | Path | None, overwrite: bool) -> None:
+    """Checks that a file may be written.
+
+    Raises:
+        FileError: The path is a folder, or a file that may not be replaced.
+    """
+    if path is not None and Path(path).is_dir():
+        raise FileError(f"{path}: is a folder; name a file")
+    if path is not None and Path(path).exists() and not overwrite:
+        raise _exists(path)
+
+
+def check_folder(path: Path, mark: str, what: str, overwrite: bool) -> None:
+    """Checks that a folder may be written.
+
+    Args:
+        path: The folder.
+        mark: A file of every folder that may be replaced.
+        what: What such a folder is, for the message.
+        overwrite: Whether it may be replaced.
+
+    Raises:
+        FileError: The path is a file or another kind of folder, or may not be replaced.
+    """
+    if not path.name:
+        raise FileError(f"{path}: is the current folder; name another folder to write")
+    resolve_link(path)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / mark).is_file():
+        raise FileError(f"{path}: exists and is not {what}; choose another path")
+    if not overwrite:
+        raise _exists(path)
+
+
+def _exists(path: str | Path) -> FileError:
+    advice = "choose another path, or pass --overwrite (overwrite=True)"
+    return FileError(f"{path}: exists already; {advice}")
 
 
 def make_folder(path: Path) -> None:

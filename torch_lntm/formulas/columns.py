@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
+from torch_lntm.corpus.metadata import column_or_values, complete_column
+from torch_lntm.errors import ConfigError, CorpusError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
@@ -41,49 +42,6 @@ class Survey(NamedTuple):
         counts = {"clusters": self.clusters, "strata": self.strata}
         parts = [f"{of.max() + 1} {name}" for name, of in counts.items() if of is not None]
         return " in ".join(parts)
-
-
-def find_column(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
-    """Values of a column: bool, int64, float64, or objects, which are text or None if missing.
-
-    Raises:
-        MissingColumnError: The column is missing.
-    """
-    if name not in metadata:
-        raise MissingColumnError(name, metadata)
-    return metadata[name].to_numpy()
-
-
-def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -> NDArray[Any]:
-    """The result of :func:`find_column` for a column without missing values.
-
-    Raises:
-        CorpusError: The column or a value is missing. The message names the first document.
-    """
-    values = find_column(name, metadata)
-    if not len(values):
-        raise CorpusError(f"column {name!r} has no values; give at least one {each}")
-    missing = pd.isna(values)
-    if missing.any():
-        raise CorpusError(
-            f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
-            f"{missing.argmax()}, counted from 0; leave these out (in Python: corpus[rows]), or "
-            "fill the values in"
-        )
-    return values
-
-
-def column_or_values(
-    corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]
-) -> NDArray[Any]:
-    """Values of some documents: a column of the metadata, or values by index or position.
-
-    Raises:
-        CorpusError: As for :func:`complete_column`, or the values are those of other documents.
-    """
-    name = values if isinstance(values, str) else what
-    table = corpus if isinstance(values, str) else corpus.with_metadata({what: values})
-    return complete_column(name, table.metadata.iloc[rows])
 
 
 def read_survey(corpus: Corpus, weights: Any, clusters: Any, strata: Any) -> Survey:
@@ -173,22 +131,16 @@ def read_columns(
                 "that the formula was fitted to"
             )
         if kind == "date":
-            days = [_day(value) for value in values]
-            if None in days:
-                row = days.index(None)
+            texts = pd.Series(values, dtype=object).str
+            texts = texts.slice(0, 10).where(texts.fullmatch(DATE))
+            days = pd.to_datetime(texts, format="%Y-%m-%d", errors="coerce")
+            if days.hasnans:
+                row = int(days.isna().argmax())
                 raise CorpusError(
                     f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}, "
                     "counted from 0; expected each as in 2004-09-30"
                 )
-            values = np.array(days, np.float64)
+            values = days.to_numpy("datetime64[D]").astype(np.float64)
         found[name] = kind
         read[name] = values.astype(np.float64) if values.dtype.kind == "b" else values
     return pd.DataFrame(read, index=pd.RangeIndex(len(metadata))), found
-
-
-def _day(text: str) -> float | None:
-    try:
-        date = np.datetime64(text[:10], "D") if DATE.fullmatch(text) else None
-    except ValueError:
-        return None
-    return None if date is None else float(date.astype(np.int64))

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.metadata import as_metadata
+from torch_lntm.corpus.metadata import as_metadata, complete_column
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
-from torch_lntm.formulas.columns import DATE, Kind, complete_column, read_columns
+from torch_lntm.formulas.columns import DATE, Kind, read_columns
 from torch_lntm.formulas.language import (
     check_formula,
     columns_of,

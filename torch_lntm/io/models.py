@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm.corpus.store import read_checked, read_vocabulary
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
-from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_link
+from torch_lntm.files.writing import as_json, as_lines, atomic_folder, check_folder
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -213,17 +213,7 @@ def check_target(path: Path, overwrite: bool) -> None:
         ConfigError: The path is a file or another kind of folder, or holds a model or run and
             ``overwrite`` is false.
     """
-    if not path.name:
-        raise ConfigError(f"{path}: is the current folder; name another folder to write")
-    resolve_link(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not path.is_dir() or not (path / MODEL).is_file():
-        raise ConfigError(f"{path}: exists and is not a run folder; choose another path")
-    if not overwrite:
-        raise ConfigError(
-            f"{path}: exists already; choose another path, or pass --overwrite (overwrite=True)"
-        )
+    check_folder(path, MODEL, "a run folder", overwrite)
 
 
 def read_json(path: Path, kind: type = dict) -> Any:

@@ -368,7 +368,16 @@ def fresh_run(
     before: Run | None = None,
 ) -> Run:
     """The run of a fit to documents; the arguments are what :class:`Run` holds."""
-    facts = facts_of(result) | {"corpus": corpus_facts(corpus)}
+    whole = corpus.whole
+    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
+    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
+    about |= {"counting": saved_options(corpus.counting)} if corpus.counting else {}
+    # A part goes by the fingerprint of the manifest, because no process reads all counts.
+    if corpus.part is None:
+        about["fingerprint"] = corpus.fingerprint()
+    else:
+        about["manifest"] = corpus.part.fingerprint
+    facts = facts_of(result) | {"corpus": about}
     known = (result.history, corpus, result, texts, split, scores, before)
     return Run(None, result.model, config, facts, *known)
 
@@ -391,18 +400,6 @@ def facts_of(result: FitResult) -> dict[str, Any]:
     if isinstance(result, RefinedResult):
         facts["decisions"] = result.decisions
     return facts
-
-
-def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """What a run says about its documents, under ``corpus`` in ``metadata.json``."""
-    whole = corpus.whole
-    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
-    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
-    about |= {"counting": saved_options(corpus.counting)} if corpus.counting else {}
-    # A part goes by the fingerprint of the manifest, because no process reads all counts.
-    if corpus.part is None:
-        return about | {"fingerprint": corpus.fingerprint()}
-    return about | {"manifest": corpus.part.fingerprint}
 
 
 def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
@@ -438,8 +435,7 @@ def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
         with read_errors(path / EVALUATION, "not a list of scores", (AttributeError, TypeError)):
             files[CARD] = signed(model_card(model, *facts))
     for name, data in files.items():
-        with writing.atomic_write(path / name) as file:
-            file.write(data)
+        writing.write_file(path / name, data)
     return model.topic_names
 
 
@@ -546,8 +542,7 @@ class UnfinishedRun:
                 "Use the old configuration to continue, delete the folder to start anew, or choose "
                 "another path"
             )
-        with writing.atomic_write(self.folder / CONFIG) as file:
-            file.write(writing.as_json(config))
+        writing.write_file(self.folder / CONFIG, writing.as_json(config))
 
     @property
     def started(self) -> bool:

@@ -28,7 +28,7 @@ from torch_lntm.corpus.readers import over
 from torch_lntm.effects import Effects
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_errors
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.files.writing import check_file, write_file
 from torch_lntm.frames import is_default
 from torch_lntm.inference import DocumentHMC, theta_draws
 from torch_lntm.inference.chains.kept import signatures
@@ -330,17 +330,14 @@ class Codebook(Fitted):
             True
         """
         path = Path(path)
-        if path.exists() and not overwrite:
-            raise ConfigError(f"{path}: exists already; choose another path, or overwrite=True")
+        check_file(path, overwrite)
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
         tensors[_SEEN] = self.fingerprints
         about = {"format_version": FORMAT_VERSION, "tensors": _sums(tensors)}
         about |= {name: getattr(self, name) for name in _KEPT}
         # A single text, because the order of several in the file would vary.
         header = {_ABOUT: _as_text({"about": about, "sha256": _sha256(about)})}
-        data = safetensors.torch.save(tensors, header)
-        with atomic_write(path) as file:
-            file.write(data)
+        write_file(path, safetensors.torch.save(tensors, header))
         return path
 
     def push_to_hub(self, name: str, **options: Any) -> str:

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame
+from torch_lntm.corpus.metadata import as_frame, column_or_values
 from torch_lntm.effects import Effects
 from torch_lntm.effects.estimate import make_design
 from torch_lntm.effects.linear import regress_linear
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.formulas.columns import column_or_values, read_survey
+from torch_lntm.formulas.columns import read_survey
 from torch_lntm.measurement.measured import Measurement
 from torch_lntm.models.topic_groups import topics_of
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.readers.texts import Options, read_csv
 from torch_lntm.errors import ConfigError, require_level, require_one, require_whole
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.files.writing import write_file
 from torch_lntm.frames import to_csv
 from torch_lntm.measurement.measured import Measurement
 from torch_lntm.models import TopicModel
@@ -63,8 +63,7 @@ class Intrusion:
         Raises:
             FileError: The file cannot be written.
         """
-        with atomic_write(Path(path)) as file:
-            file.write(to_csv(self.frame()).encode())
+        write_file(path, to_csv(self.frame()).encode())
         return Path(path)
 
     def read_ratings(self, *ratings: Any, level: float = 0.95) -> pd.DataFrame:

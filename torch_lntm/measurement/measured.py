@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import complete_column
 from torch_lntm.errors import require_level
-from torch_lntm.formulas.columns import complete_column
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicGroups, TopicModel

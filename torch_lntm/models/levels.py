@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import complete_column
 from torch_lntm.errors import ConfigError, CorpusError, require_one
-from torch_lntm.formulas.columns import complete_column
 
 #: The name of the array in a batch's covariates.
 CONTENT = "content"

@@ -12,7 +12,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.models import TopicModel
 from torch_lntm.plotting.style import shorten, topic_labels
 from torch_lntm.reports.prevalence import Array, Levels, is_time, levels_of
@@ -117,11 +116,10 @@ def time_levels(page: PageData) -> Levels | None:
     return levels_of(dated[0], table[dated[0]]) if dated else None
 
 
-def sample_of_map(corpus: Corpus, seed: int) -> NDArray[np.int64]:
-    """Ascending positions of the map's documents: all that have words, or a random sample."""
-    rows = np.flatnonzero(corpus.lengths > 0)
-    if len(rows) > MAX_POINTS:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_POINTS, replace=False))
+def sampled(rows: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
+    """All rows, or an ascending random sample of the most that there may be."""
+    if len(rows) > most:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
     return rows
 
 
@@ -137,7 +135,7 @@ def draw_map(
 
     Args:
         page: The page's data.
-        rows: Positions of the documents on the map; see :func:`sample_of_map`.
+        rows: Ascending positions of the documents on the map, which have words.
         excerpts: An excerpt of each of them.
         groups: Topics by the name of their group, which shares a colour.
         lines: Pairs of correlated topics, ``first``, ``second`` and ``correlation``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, knows_its_options, require_whole
-from torch_lntm.files.writing import atomic_write
+from torch_lntm.corpus.metadata import column_or_values
+from torch_lntm.errors import knows_its_options, require_whole
+from torch_lntm.files.writing import check_file, write_file
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
@@ -28,10 +28,9 @@ from torch_lntm.io import Run
 from torch_lntm.models import TopicGroups
 from torch_lntm.plotting.style import format_number, shorten, topic_labels
 from torch_lntm.recipes import SAMPLERS, makers, taken
-from torch_lntm.reports import pictures
-from torch_lntm.reports.atlas import colour_groups, draw_map, sample_of_map, time_levels
+from torch_lntm.reports import atlas, pictures
+from torch_lntm.reports.atlas import colour_groups, draw_map, sampled, time_levels
 from torch_lntm.reports.labels import best_words, summarise_groups
-from torch_lntm.reports.outcomes import outcome_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -118,10 +117,7 @@ def report(
     if path is None and isinstance(fit, Run) and fit.path is not None:
         path, overwrite = fit.path / "report.html", True
     path = Path("report.html" if path is None else path)
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; name a file to write the page to")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
+    check_file(path, overwrite)
     contents: dict[str, Any] = {}
     fitted: Any = fit
     if isinstance(fit, Fitted):
@@ -129,8 +125,7 @@ def report(
     if isinstance(fit, Run):
         contents["scores"] = fit.scores
     page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
-    with atomic_write(path) as file:
-        file.write(page.encode("utf-8", "replace"))
+    write_file(path, page.encode("utf-8", "replace"))
     return path
 
 
@@ -213,13 +208,15 @@ def render_page(
     model = require_source(source).model
     everything = model.encode(corpus)
     check_sections(sections or {})
-    if outcomes is not None:
-        own = {"Outcome": functools.partial(outcome_section, outcomes)}
-        sections = own | dict(sections or {})
     if isinstance(texts, Collection):  # other texts are counted as they are read
         require_texts(len(texts), everything)
-    corpus, sample, draws = _sampled(everything, source, max_docs, seed, num_draws, progress)
-    summary = _summary(draws, everything, sample, by, groups, (weights, clusters, strata))
+    sample = sampled(np.arange(len(everything)), max_docs, seed)
+    corpus = everything if len(sample) == len(everything) else everything[sample]
+    # All draws are made in a single pass over the documents, which need not fit in memory.
+    of_draws: dict[str, Any] = {"rows": sample, "seed": seed, "progress": progress}
+    draws = theta_draws(source, everything, num_draws, keep=False, **of_draws)
+    draws, survey = draws.of_selection(sample), (weights, clusters, strata)
+    summary = _summary(draws, corpus, everything, sample, by, groups, survey)
     shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     table = as_scores([]) if scores is None else scores
@@ -240,34 +237,14 @@ def render_page(
         frex=best_words(model, corpus, "frex", top_n=top_n),
         stability=stability,
         has_texts=texts is not None,
-        sections=render_sections(sections or {}, data),
+        sections=render_sections(sections or {}, data, outcomes),
         score_table=to_table(table, "Table of scores") if len(table) else None,
     )
 
 
-def _sampled(
-    corpus: Corpus,
-    source: DrawSource,
-    max_docs: int,
-    seed: int,
-    num_draws: int | None,
-    progress: bool,
-) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
-    """The documents of the page, their ascending positions, and draws of their proportions.
-
-    All draws are made in a single pass over the documents, so that these need not fit in memory.
-    """
-    rows, some = np.arange(len(corpus)), corpus
-    if len(corpus) > max_docs:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, max_docs, replace=False))
-        some = corpus[rows]
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "progress": progress}
-    draws = theta_draws(source, corpus, num_draws, keep=False, **options)
-    return some, rows, draws.of_selection(rows)
-
-
 def _summary(
     draws: ThetaDraws,
+    corpus: Corpus,
     everything: Corpus,
     sample: NDArray[np.int64],
     by: Sequence[str] | None,
@@ -275,14 +252,12 @@ def _summary(
     survey: tuple[Any, Any, Any],
 ) -> CorpusSummary:
     """Summary of the sample; weights, clusters and strata are columns, or values of everything."""
-    corpus = everything if len(sample) == len(everything) else everything[sample]
     named = [name for name in survey[:2] if isinstance(name, str)]
     shown: dict[str, Any] = {"level": LEVEL, "groups": groups}
     for name, values in zip(("weights", "clusters", "strata"), survey, strict=True):
         shown[name] = values
         if values is not None and not isinstance(values, str):
-            of_all = everything.with_metadata({name: values}).metadata
-            shown[name] = of_all[name].iloc[sample].to_numpy()
+            shown[name] = column_or_values(everything, values, name, sample)
     if by is None:
         by = [name for name in dividing_columns(corpus) if name not in named][:_COLUMNS]
     return summarise_corpus(draws, corpus, by, **shown)
@@ -298,7 +273,7 @@ def _documents(
     seed: int,
 ) -> dict[str, Any]:
     """The map, the graph of correlations, and representative documents of the topics."""
-    shown = sample_of_map(page.corpus, seed)
+    shown = sampled(page.corpus.nonempty, atlas.MAX_POINTS, seed)
     best = best_documents(page.summary.documents, num_docs) if num_docs else pd.DataFrame()
     quoted = best["position"].to_numpy(np.int64) if num_docs else shown[:0]
     # The texts are read once, because they may come from a stream.

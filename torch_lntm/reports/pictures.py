@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -56,37 +56,6 @@ class ByColumn(NamedTuple):
         return "\n".join(words)
 
 
-class Panel(NamedTuple):
-    """The chart of a topic, or of a group of topics.
-
-    Attributes:
-        topic: Number of the topic, or name of the group.
-        told: Its numbers in words.
-        lines: For each class, the path of the line, that of its band, and of each value the
-            positions of its mean and of the ends of its interval, in parts of the chart.
-    """
-
-    topic: int | str
-    told: str
-    lines: list[tuple[str, str, list[list[float]]]]
-
-
-class Chart(NamedTuple):
-    """Small multiples: a panel for each topic, all with the same scales.
-
-    Attributes:
-        shown: The proportions.
-        panels: The panels, those with the clearest differences first, groups before topics.
-        ticks: Texts and positions of the axis of proportions, in parts of the chart.
-        notes: Notes for readers.
-    """
-
-    shown: ByColumn
-    panels: list[Panel]
-    ticks: list[tuple[str, float]]
-    notes: list[str]
-
-
 def draw_tree(tree: TopicTree) -> Markup:
     """The tree of the topics."""
     from matplotlib.figure import Figure
@@ -132,11 +101,18 @@ def effects_by_column(predictions: pd.DataFrame, column: str, by: str | None = N
     return ByColumn(title, names, axis, topics, classes, table[..., :3].clip(0), table[..., 3])
 
 
-def draw_chart(shown: ByColumn) -> Chart | None:
-    """Charts of topics and groups of topics; None for fewer than two names.
+def draw_chart(shown: ByColumn) -> dict[str, Any] | None:
+    """Small multiples: a panel for each topic and group of topics, all with the same scales.
 
     The scale of all panels ends above nineteen of twenty intervals and above all means, because a
     single wide interval would flatten the lines; what lies beyond is cut.
+
+    Returns:
+        For the template, the proportions as ``shown``; ``ticks``, texts and positions of the axis
+        of proportions, in parts of the chart; ``notes`` for readers; and the ``panels``, those with
+        the clearest differences first, groups before topics. A panel has its ``topic``, number or
+        name; its numbers in words, ``told``; and ``lines``, for each class those of
+        :func:`_drawn`. None for fewer than two names.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -156,15 +132,25 @@ def draw_chart(shown: ByColumn) -> Chart | None:
     if len(shown.topics) > len(order):
         notes.append(f"Shown are the {len(order)} clearest differences of {len(shown.topics)}.")
     panels = [
-        Panel(shown.topics[i], shown.told(i), [_drawn(x, positions) for x in parts[i]])
+        {
+            "topic": shown.topics[i],
+            "told": shown.told(i),
+            "lines": [_drawn(x, positions) for x in parts[i]],
+        }
         for i in order
     ]
     texts = [f"{100 * tick:.3g} %" if tick else "0" for tick in ticks]
-    return Chart(shown, panels, list(zip(texts, (ticks / ticks[-1]).tolist(), strict=True)), notes)
+    places = zip(texts, (ticks / ticks[-1]).tolist(), strict=True)
+    return {"shown": shown, "panels": panels, "ticks": list(places), "notes": notes}
 
 
 def _drawn(parts: Array, positions: Array | None) -> tuple[str, str, list[list[float]]]:
-    """A line, its band and its points, for proportions ``(num_names, 3)`` of the largest."""
+    """The path of a line, that of its band, and its points, in parts of the chart.
+
+    Args:
+        parts: ``(num_names, 3)`` means and ends of intervals, in parts of the largest proportion.
+        positions: Positions of the names on an axis, if any.
+    """
     points = parts.tolist()
     if positions is None:
         return "", "", points

@@ -19,8 +19,9 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import find_column
 from torch_lntm.errors import ConfigError, require_level
-from torch_lntm.formulas.columns import Survey, find_column, read_survey
+from torch_lntm.formulas.columns import Survey, read_survey
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups

@@ -10,7 +10,7 @@ import pandas as pd
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.splits import Split
-from torch_lntm.errors import ConfigError, CorpusWarning, warn
+from torch_lntm.errors import CorpusWarning, warn
 from torch_lntm.evaluation import (
     CompletionResult,
     LikelihoodEstimate,
@@ -20,7 +20,7 @@ from torch_lntm.evaluation import (
     unigram_perplexity,
 )
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.files.writing import as_json, atomic_write
+from torch_lntm.files.reading import read_errors
 from torch_lntm.frames import is_missing
 from torch_lntm.guides import Guide
 from torch_lntm.io.models import read_json
@@ -175,22 +175,8 @@ def score_records(scores: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def write_scores(path: str | Path, scores: pd.DataFrame) -> None:
-    """Write scores as a JSON list of objects; see :func:`score_records`.
-
-    Args:
-        path: The file.
-        scores: The scores.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    with atomic_write(Path(path)) as file:
-        file.write(as_json(score_records(scores)))
-
-
 def read_scores(path: str | Path) -> pd.DataFrame:
-    """Read a file of :func:`write_scores`.
+    """Read scores from a JSON list of the objects of :func:`score_records`.
 
     Args:
         path: The file.
@@ -199,11 +185,10 @@ def read_scores(path: str | Path) -> pd.DataFrame:
         ConfigError: The file is missing or damaged, or has other contents.
     """
     fields = [name.replace("std_error", "standard_error") for name in _TYPES]
-    try:
+    invalid = (LookupError, TypeError, ValueError, OverflowError)
+    with read_errors(Path(path), "not a list of scores", invalid):
         rows = [[record[name] for name in fields] for record in read_json(Path(path), list)]
         scores = as_scores(rows)
         if scores[["metric", "value"]].isna().any(axis=None):
             raise ValueError("a score lacks its metric or its value")
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{path}: not a list of scores ({error})") from error
     return scores

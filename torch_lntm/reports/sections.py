@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from torch_lntm.plotting.style import shorten
 from torch_lntm.reports.labels import keyword_topics, moving_topics, words_by_period
 from torch_lntm.reports.prevalence import CorpusSummary
 
+#: Rise of a topic's share in the section on an outcome.
+RISE = 0.1
 #: Limits of the section on words over time: topics in the figure, words of a panel, panels in a
 #: row; and width and height of a panel in inches.
 _TOPICS, _LINES, _COLUMNS, _PANEL = 12, 4, 3, (3.6, 2.4)
@@ -97,13 +100,14 @@ def check_sections(sections: Any) -> None:
 
 
 def render_sections(
-    sections: Mapping[str, Callable[[PageData], Any]], page: PageData
+    sections: Mapping[str, Callable[[PageData], Any]], page: PageData, outcomes: Any = None
 ) -> list[tuple[str, Markup]]:
     """Titles and contents of the package's own sections, of registered ones and of further ones.
 
     Args:
         sections: Functions by title, for this page alone; see :func:`check_sections`.
         page: The page's data.
+        outcomes: The result of ``lntm.outcomes.estimate``, which has a section if it is given.
 
     Raises:
         ConfigError: A section's function returns a value of another type.
@@ -113,7 +117,10 @@ def render_sections(
         del chosen["Keywords"]
     if not isinstance(page.model.topics, DynamicTopics):
         del chosen["Words over time"]
-    chosen |= _REGISTERED | dict(sections)
+    chosen |= _REGISTERED
+    if outcomes is not None:
+        chosen["Outcome"] = functools.partial(outcome_section, outcomes)
+    chosen |= sections
     return [
         (title, _blocks(title, f"section-{i}", contents(page)))
         for i, (title, contents) in enumerate(chosen.items(), 1)
@@ -216,6 +223,30 @@ def _paths(page: PageData, changes: pd.DataFrame) -> Any:
         ax.set(xlabel="", ylabel="")
         ax.tick_params(which="both", labelsize=8)
     return figure
+
+
+def outcome_section(outcomes: Any, page: PageData) -> list[Any]:
+    """What the regression assumes, the largest effect in words, a figure and a table.
+
+    Args:
+        outcomes: The result of ``lntm.outcomes.estimate``.
+        page: The page's data.
+    """
+    rows = outcomes.frame(page.level, per=RISE)
+    topics = rows[~rows["term"].isin(outcomes.names)]
+    largest = topics.loc[topics["estimate"].abs().idxmax()]
+    name = " ".join(filter(None, (str(largest["term"]), str(largest.get("name", "")))))
+    change = "higher" if largest["estimate"] > 0 else "lower"
+    reading = (
+        f"A document with ten percentage points more of {name}, and less of all other topics in "
+        f"proportion, has {outcomes.measure} {change} by {abs(largest['estimate']):.3g} in "
+        f"expectation; the {page.level:.0%} interval of this difference goes from "
+        f"{largest['lower']:.3g} to {largest['upper']:.3g}. The figure and the table show the same "
+        "difference for every topic, and for a column that of a rise by 1."
+    )
+    figure = outcomes.plot(page.level, per=RISE).figure
+    figure.set_label("Effects of the topics on the outcome, with intervals")
+    return [" ".join(outcomes.notes), reading, figure, rows]
 
 
 #: The package's own sections: functions by title.

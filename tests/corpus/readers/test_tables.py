@@ -11,7 +11,7 @@ import pytest
 from support.corpora import dense, write
 
 from torch_lntm.corpus import read_corpus
-from torch_lntm.corpus.readers import tables
+from torch_lntm.corpus.readers import texts
 from torch_lntm.errors import CorpusError, FileError
 
 POSTS = {
@@ -24,7 +24,7 @@ POSTS = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(tables, "_ROWS", 3)
+    monkeypatch.setattr(texts, "_ROWS", 3)
 
 
 def write_posts(path, first=0, last=5, **columns):

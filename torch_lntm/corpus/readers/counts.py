@@ -14,6 +14,7 @@ import scipy.io
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.archive import read_arrays
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.texts import Options
 from torch_lntm.errors import FileError
@@ -84,6 +85,26 @@ def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) 
                 f"{path}: {size} {what} are out of proportion to its {num_entries} entries; check "
                 "the file" + (", or give its vocabulary" if what == "words" else "")
             )
+
+
+def read_npz(path: Path, options: Options) -> Corpus:
+    """Reads the file of scipy's ``save_npz``.
+
+    Raises:
+        FileError: The file is damaged, or holds a matrix of another format.
+    """
+    names = ("data", "indices", "indptr", "shape")
+    arrays = read_arrays(path, *names, optional=("format",))
+    if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
+        raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
+    with read_errors(path, "the matrix is malformed; save it again", Exception):
+        data, indices, indptr, shape = (arrays[name] for name in names)
+        if {indices.dtype.kind, indptr.dtype.kind, shape.dtype.kind} - {"i", "u"}:
+            raise ValueError("indices, indptr and shape must be integers")
+        matrix = sp.csr_matrix((data, indices, indptr), tuple(shape.tolist()))
+        if indptr[-1] != data.size:
+            raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")
+    return Corpus.from_matrix(matrix)
 
 
 def read_ldac(path: Path, options: Options) -> Corpus:

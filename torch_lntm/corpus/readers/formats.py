@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from torch_lntm.corpus.archive import read_matrix
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
-from torch_lntm.corpus.readers.tables import read_parquet
+from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_npz, read_uci
 from torch_lntm.corpus.readers.texts import (
     Options,
     read_csv,
     read_folder,
     read_json,
     read_jsonl,
+    read_parquet,
     read_txt,
 )
 from torch_lntm.corpus.store import is_store, read_store
@@ -38,11 +37,6 @@ class Format(NamedTuple):
     read: Callable[[Path, Options], Any]
     holds: Literal["texts", "counts"]
     suffixes: tuple[str, ...] = ()
-
-
-def read_npz(path: Path, options: Options) -> Corpus:
-    """The corpus of a file of scipy's ``save_npz``."""
-    return Corpus.from_matrix(read_matrix(path))
 
 
 def read_mapped(path: Path, options: Options) -> Corpus:

@@ -1,4 +1,4 @@
-"""Readers of texts: lines, JSON, delimited fields and folders.
+"""Readers of texts: lines, JSON, delimited fields, folders and Parquet.
 
 A reader of texts yields a mapping for each document. It may instead yield a pair, whose first item
 says where in the file the document is, for use in messages.
@@ -20,10 +20,10 @@ import pandas as pd
 
 from torch_lntm.corpus.metadata import listed, named, parse_column, typed, with_labels
 from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
-from torch_lntm.files.reading import at_line, iterate_lines, read_text
+from torch_lntm.files.reading import at_line, iterate_lines, read_errors, read_text
 
 _DELIMITERS = ",;\t|"
-#: Records whose fields become a table at once.
+#: Records whose fields become a table at once, and rows of a Parquet file per reading step.
 _ROWS = 4096
 
 
@@ -262,3 +262,31 @@ def read_csv(path: Path, options: Options) -> Iterator[Record]:
     except csv.Error as error:
         message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
         raise at_line(path, line, message) from error
+
+
+# -------------------------------------------------------------------- Parquet
+
+
+def read_parquet(path: Path, options: Options) -> Iterator[Record]:
+    """Yields a document per row of a Parquet file, or of a folder of them in order of their names.
+
+    A few rows at a time are in memory.
+    """
+    import pyarrow.parquet as pq
+
+    files = sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path]
+    names = None
+    for file in files:
+        with read_errors(file, "not a complete Parquet file", Exception):
+            parquet = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+            own = parquet.schema_arrow.names
+            names = names or own
+            if own != names or len({*own}) < len(own):
+                raise FileError(
+                    f"{file}: has the columns {listed(own)}; expected different names, which are "
+                    f"those of the first file: {listed(names)}"
+                )
+            place = "" if file == path else f"{file.name}, "
+            batches = (batch.to_pylist() for batch in parquet.iter_batches(_ROWS))
+            for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
+                yield f"{place}row {number}", record
