@@ -10,7 +10,7 @@ from oracles.mixture import mixture_log_likelihood_reference
 from support.memory import LargestStorage
 from support.problems import make_batch
 
-from torch_lntm.kernels import contraction, likelihood, mixture
+from torch_lntm.kernels import likelihood, mixture
 from torch_lntm.kernels.likelihood import log_likelihood_at
 from torch_lntm.kernels.mixture import (
     expected_counts,
@@ -136,25 +136,6 @@ def test_gradients_by_torch_func(device) -> None:
             for function in (mixture_log_likelihood, mixture_log_likelihood_reference)
         )
         torch.testing.assert_close(found, expected)
-
-
-def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch) -> None:
-    """As in a sampler of documents' latent variables on a model with topics as parameters."""
-    weights, topics, counts = random_arrays()
-    t, phi = tensors(device, torch.float64, weights, topics)
-    t.requires_grad_()
-    phi.requires_grad_()
-    batch = make_batch(counts, device)
-    calls = []
-    original = contraction.sum_over_docs
-    monkeypatch.setattr(
-        contraction, "sum_over_docs", lambda *args: calls.append(1) or original(*args)
-    )
-    (alone,) = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), t)
-    assert not calls
-    both = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), (t, phi))
-    assert len(calls) == 1
-    torch.testing.assert_close(alone, both[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -22,6 +22,31 @@ from torch_lntm.progress import tqdm
 NO_INFORMATION = 1e-10
 
 
+class WarmStarts:
+    """Means of documents' posteriors by position in a corpus, at which the next solutions start.
+
+    Args:
+        guide: The guide. Warm starts with rows for stored counts are not kept.
+        num_docs: Number of documents of the corpus.
+    """
+
+    def __init__(self, guide: Any, num_docs: int) -> None:
+        self.num_docs, self._is_used = num_docs, guide.warm_start_rows == "documents"
+        self._means = torch.zeros(num_docs, guide.model.latent_dim, dtype=guide.model.dtype)
+        self._lengths = torch.full((num_docs,), torch.nan)
+
+    def read(self, batch: DocumentBatch) -> Tensor | None:
+        """The means of a batch, if all its documents are known: as long as the last ones there."""
+        at = batch.positions
+        known = self._lengths[at] == batch.lengths.cpu()
+        return self._means[at] if self._is_used and bool(known.all()) else None
+
+    def write(self, at: Any, lengths: Tensor, means: Tensor) -> None:
+        """Remember the means of the documents at some positions."""
+        self._lengths[at] = lengths.to(self._lengths)
+        self._means[at] = means.detach().to(self._means)
+
+
 @dataclass(eq=False)
 class GuideDraws:
     """Draws from the posteriors that a guide solves, anew at every pass.
@@ -45,11 +70,10 @@ class GuideDraws:
         self.shifts: Tensor | None = None
         self._model = self.guide.model
         # A later pass starts at the means of the first.
-        size = (self.corpus.num_docs, self._model.latent_dim)
-        self._means = torch.zeros(size, dtype=self._model.dtype)
-        self._solved = torch.full(size[:1], self.options.means is not None)
+        self._starts = WarmStarts(self.guide, self.corpus.num_docs)
         if self.options.means is not None:
-            self._means.copy_(self.options.means)
+            lengths = torch.tensor(self.corpus.lengths)
+            self._starts.write(slice(None), lengths, self.options.means)
 
     @property
     def sources_of_uncertainty(self) -> tuple[str, ...]:
@@ -82,16 +106,11 @@ class GuideDraws:
         numbers = self.guide.memory_per_document(self.corpus.nnz / self.corpus.num_docs)
         numbers = max(numbers, 3 * num_draws * self._model.num_topics)
         size = self.options.max_docs or docs_at_once(numbers, device, torch.float64)
-        warm = self.guide.warm_start_rows == "documents"
         hidden = not self.options.progress
         with tqdm(total=len(rows), desc="documents", unit="doc", disable=hidden) as bar:
             for batch in self.corpus.batches(size, order=rows, device=device, dtype=dtype):
-                at = batch.positions
-                known = warm and bool(self._solved[at].all())
-                init = self._means[at].to(device, dtype) if known else None
-                posterior = self.guide.posterior(batch, init)
-                self._means[at] = posterior.mean.cpu().to(self._means)
-                self._solved[at] = True
+                posterior = self.guide.posterior(batch, self._starts.read(batch))
+                self._starts.write(batch.positions, batch.lengths, posterior.mean)
                 yield batch, posterior
                 bar.update(batch.num_docs)
 

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, knows_its_options, require_one
-from torch_lntm.guides.draws import GuideDraws
+from torch_lntm.guides.draws import GuideDraws, WarmStarts
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
 from torch_lntm.kernels.contraction import document_sums
@@ -100,7 +100,7 @@ class Guide(ABC, Generic[P]):
         self.model = model
         self.tolerance = tolerance
         self.max_iterations = max_iterations
-        self._warm_starts = WarmStarts(self.warm_start_rows)
+        self._starts = WarmStarts(self, 0)
         self._last: tuple[DocumentBatch, list[Tensor], P] | None = None
 
     @classmethod
@@ -384,8 +384,10 @@ class Guide(ABC, Generic[P]):
         last = self._last
         if last is not None and last[0] is batch and all(map(torch.equal, values, last[1])):
             return last[2]
-        posterior = self.posterior(batch, self._warm_starts.read(batch))
-        self._warm_starts.write(batch, posterior.warm_start)
+        if self._starts.num_docs != batch.corpus_size:
+            self._starts = WarmStarts(self, batch.corpus_size)
+        posterior = self.posterior(batch, self._starts.read(batch))
+        self._starts.write(batch.positions, batch.lengths, posterior.mean)
         self._last = (batch, [x.clone() for x in values], posterior)
         return posterior
 
@@ -544,49 +546,3 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
     name = guides_suited(model).default if posterior is None else posterior
     require_one(GUIDES, posterior=name)
     return GUIDES[name](model, **settings)
-
-
-class WarmStarts:
-    """Remembers the solution of each document's posterior by its position in the corpus.
-
-    Args:
-        kind: Rows of a warm start: ``"documents"``, or ``"entries"`` for stored counts.
-    """
-
-    def __init__(self, kind: WarmStartRows) -> None:
-        self._kind = kind
-        self._solutions: dict[int, tuple[float, Tensor]] = {}
-        self._corpus_size = -1
-
-    def read(self, batch: DocumentBatch) -> Tensor | None:
-        """Warm start of a batch. ``None`` unless all its documents have been visited.
-
-        A document counts as visited if the last one at its position had as many tokens and as many
-        rows. Solutions of a corpus of another size are ignored.
-        """
-        if batch.corpus_size != self._corpus_size:
-            return None
-        rows = []
-        for position, length, size in self._documents(batch):
-            known = self._solutions.get(position)
-            if known is None or known[0] != length or len(known[1]) != size:
-                return None
-            rows.append(known[1])
-        return torch.cat(rows) if rows else None
-
-    def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
-        """Remember the solutions of a batch, and forget a corpus of another size."""
-        if batch.corpus_size != self._corpus_size:
-            self._solutions, self._corpus_size = {}, batch.corpus_size
-        documents = self._documents(batch)
-        rows = warm_start.detach().cpu().split([size for *_, size in documents])
-        for (position, length, _), row in zip(documents, rows, strict=True):
-            self._solutions[position] = (length, row)
-
-    def _documents(self, batch: DocumentBatch) -> list[tuple[int, float, int]]:
-        """Position, number of tokens, and number of rows of a warm start, of each document."""
-        sizes = batch.row_offsets.diff()
-        if self._kind == "documents":
-            sizes = torch.ones_like(sizes)
-        columns = (batch.index.tolist(), batch.lengths.tolist(), sizes.tolist())
-        return list(zip(*columns, strict=True))

@@ -6,7 +6,6 @@ the time of compiling, but never a fit.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,19 +31,6 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         compiled = njit(**options)(function)
-        compile_for = compiled._compile_for_args
-
-        def compile_at_once(*args: Any, **named: Any) -> Any:
-            """Compile without the collector of garbage, which takes an eighth of the time."""
-            enabled = gc.isenabled()
-            gc.disable()
-            try:
-                return compile_for(*args, **named)
-            finally:
-                if enabled:
-                    gc.enable()
-
-        compiled._compile_for_args = compile_at_once
         try:
             compiled._cache = _Kept(function)
         except (OSError, RuntimeError):  # no folder is writable

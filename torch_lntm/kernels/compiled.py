@@ -202,16 +202,6 @@ def start_step(
     return float(step.value.sum()), torch.from_numpy(tokens.sum(0, dtype=np.float64))
 
 
-def of_pairs(name: str, rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` of pairs of rows by :func:`numba_ops.pair_numbers`."""
-    result = pairs.new_empty(pairs.shape[1], dtype=torch.float64)
-    args = _array(rows), *_array(pairs), name == "overlap", _array(result)
-    # A logarithm or a division takes ten times as long as a multiplication.
-    effort = 10 * len(result) * rows.shape[1]
-    share(lambda first, end: ops.pair_numbers(*args, first, end), len(result), effort)
-    return result
-
-
 def draw_topics(
     weights: Tensor,
     words: Tensor,

@@ -137,49 +137,21 @@ def _contract(*factors_and_batch: Any) -> Tensor:
     return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
 
 
-class _WordsHandle(_Function):
-    """Placeholder ``(nnz,)`` that carries the derivative of the sampled product in the words.
-
-    The values are uninitialised. No operation reads them.
-    """
-
-    @staticmethod
-    def forward(words: Tensor, hidden: tuple[Tensor], batch: DocumentBatch) -> Tensor:
-        return words.new_empty(batch.nnz)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, hidden, ctx.batch = inputs
-        ctx.save_for_backward(*hidden)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _contract(grad, *ctx.saved_tensors, None, ctx.batch), None, None
-
-
 class _FlooredProduct(_Function):
     """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v everywhere.
 
     Gradients therefore agree with expected counts, and an optimiser can raise a probability from
-    below the floor. ``words`` may be the handle of ``hidden`` words.
+    below the floor.
     """
 
     @staticmethod
-    def forward(
-        weights: Tensor,
-        words: Tensor,
-        hidden: tuple[Tensor] | None,
-        batch: DocumentBatch,
-        floor: float,
-    ) -> Tensor:
-        return sampled_product(weights, *(hidden or (words,)), batch).clamp_min_(floor)
+    def forward(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
+        return sampled_product(weights, words, batch).clamp_min_(floor)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weights, words, hidden, ctx.batch, _ = inputs
-        ctx.by_handle = hidden is not None
-        factors = weights, *(hidden or (words,))
-        ctx.save_for_backward(*factors)
+        weights, words, ctx.batch, _ = inputs
+        ctx.save_for_backward(weights, words)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -188,8 +160,8 @@ class _FlooredProduct(_Function):
         if ctx.needs_input_grad[0]:
             grad_weights = _contract(grad, None, words, ctx.batch)
         if ctx.needs_input_grad[1]:
-            grad_words = grad if ctx.by_handle else _contract(grad, weights, None, ctx.batch)
-        return grad_weights, grad_words, None, None, None
+            grad_words = _contract(grad, weights, None, ctx.batch)
+        return grad_weights, grad_words, None, None
 
 
 class _LogLikelihood(_Function):
@@ -205,36 +177,23 @@ class _LogLikelihood(_Function):
         ctx.save_for_backward(s)
 
     @staticmethod
-    def _ratio(ctx: Any) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (s,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             # 1 / floor² is not finite.
             s = torch.where(s > ctx.floor, s, ctx.floor)
-        return ctx.batch.counts / s
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        ratio = _LogLikelihood._ratio(ctx)
+        ratio = ctx.batch.counts / s
         return grad.to(ratio.dtype)[ctx.batch.row_index] * ratio, None, None
 
 
 def log_likelihood(
     weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, likelihood: CountLikelihood
 ) -> Tensor:
-    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), with all derivatives.
+    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor).
 
-    Samplers of documents' latent variables leave out the gradient of the topics, which would double
-    the cost. A Python function receives no list of the required gradients, but autograd skips a
-    node if its inputs need no gradient. The derivative in the words therefore has a node of its
-    own. Transforms of ``torch.func`` must see every input; for them a single node has both
-    derivatives.
+    It has all derivatives. Where the words need no gradient, ``requires_grad_(False)`` saves it.
     """
-    wrapped = any(torch.func.debug_unwrap(x) is not x for x in (weights, words))
-    if wrapped or not (weights.requires_grad and words.requires_grad):
-        s = _FlooredProduct.apply(weights, words, None, batch, floor)
-    else:
-        handle = _WordsHandle.apply(words, (weights,), batch)
-        s = _FlooredProduct.apply(weights, handle, (words,), batch, floor)
+    s = _FlooredProduct.apply(weights, words, batch, floor)
     if likelihood.independent:
         return _LogLikelihood.apply(s, batch, floor)
     return _log_likelihood_by_autograd(s, batch, floor, likelihood)

@@ -420,20 +420,6 @@ def start_step(
     return compiled.start_step(running, (words, *documents, theta), sweeps, concentration, weight)
 
 
-def of_pairs(name: Literal["entropy", "overlap"], rows: Tensor, pairs: Tensor) -> Tensor:
-    """Numbers ``(n,)`` in float64 of pairs of rows, by compiled kernels alone.
-
-    With n the sum of the rows and N its sum, the entropy is N log N − Σ_v n_v log n_v. The overlap
-    of rows a and b is Σ_v a_v b_v / n_v.
-
-    Args:
-        name: The number.
-        rows: ``(num_rows, num_columns)`` float32, nonnegative.
-        pairs: ``(2, n)`` int64 rows.
-    """
-    return cast(Tensor, _operations(rows).of_pairs(name, rows, pairs))
-
-
 def draw_topics(
     weights: Tensor, words: Tensor, batch: DocumentBatch, tokens: Tensor, uniforms: Tensor
 ) -> Tensor:

@@ -34,10 +34,6 @@ def find_step_size(
         ``(num_chains, num_docs)`` float64.
     """
     step_size = torch.ones_like(state.log_prior)
-    if hmc.is_compiled(target):
-        settings = (False, 0, 0, 1, 0.0, hmc.MAX_ENERGY_ERROR, 0.8, math.inf, 0.0, 1.0, 1.0)
-        sizes = (step_size, *step_size.new_zeros(4, *step_size.shape))
-        return hmc.compiled_steps(target, state, (key,), sizes, settings, 31, metric)[1][0]
 
     def acceptable(attempt: int) -> Tensor:
         drawn = hmc.draw(noise.fold_in(key, attempt), target)

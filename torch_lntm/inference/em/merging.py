@@ -9,6 +9,7 @@ words, and splitting it by these groups separates the two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import fused
 from torch_lntm.kernels.contraction import sum_over_docs, sum_over_words
 from torch_lntm.kernels.mixture import word_probabilities
 
@@ -29,6 +29,8 @@ NEIGHBOURS = 10
 ROUNDS, NEUTRAL_TOKENS = 8, 2.0
 #: Smallest share of a half in the tokens of a word, so that both halves keep all words.
 LEAST_SHARE = 0.02
+#: Number of values of pairs of rows in memory at once, as many as a cache holds.
+NUMBERS_AT_ONCE = 2**17
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -122,30 +124,36 @@ class _Merger:
 
     def _pair_entropies(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
         """Tokens of two topics times the entropy of their words, nats, for pairs ``(2, n)``."""
-        if fused.is_compiled(words := torch.from_numpy(self._words)):
-            return fused.of_pairs("entropy", words, torch.from_numpy(pairs)).numpy()
-        both = (self._words[i] + self._words[j] for i, j in pairs.T)
-        return np.array([_entropy(row.astype(np.float64)) for row in both])
+        return _of_pairs(_entropies, self._words, pairs)
 
     def _separations(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
         """Variance of each pair's shares between documents, as a share of its maximum."""
-        documents = torch.from_numpy(self._documents)
-        if fused.is_compiled(documents):
-            overlaps = fused.of_pairs("overlap", documents, torch.from_numpy(pairs)).numpy()
-        else:
-            rows = ((self._documents[x].astype(np.float64) for x in pair) for pair in pairs.T)
-            overlaps = np.array([(x * y / np.maximum(x + y, _TINY)).sum() for x, y in rows])
+        overlaps = _of_pairs(_overlaps, self._documents, pairs)
         first, second = self._documents.sum(1, dtype=np.float64)[pairs]
         within, product = overlaps * (first + second), first * second
         share = np.divide(within, product, out=np.zeros_like(within), where=product > 0)
         return np.clip(1.0 - share, 0.0, 1.0)
 
 
-def _entropy(counts: NDArray[np.float64]) -> float:
-    """Number of tokens times the entropy of their words, nats; 0 log 0 is 0."""
-    total = counts.sum()
-    # A logarithm of NumPy and a product take half the time of SciPy's xlogy.
-    return total * np.log(max(total, _TINY)) - counts @ np.log(np.maximum(counts, _TINY))
+def _of_pairs(
+    number: Callable[[Tensor, Tensor], Tensor], rows: NDArray[Any], pairs: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """A number of each of some pairs ``(2, n)`` of rows, float64."""
+    table, at_once = torch.from_numpy(rows), max(1, NUMBERS_AT_ONCE // rows.shape[1])
+    parts = torch.from_numpy(pairs).split(at_once, 1)
+    return torch.cat([number(*table[part]) for part in parts]).numpy()
+
+
+def _entropies(first: Tensor, second: Tensor) -> Tensor:
+    """N log N − Σ_v n_v log n_v of each row n of a sum, with N tokens; 0 log 0 is 0."""
+    counts = (first + second).double()
+    return torch.special.entr(counts).sum(1) - torch.special.entr(counts.sum(1))
+
+
+def _overlaps(first: Tensor, second: Tensor) -> Tensor:
+    """Σ_d n_d m_d / (n_d + m_d) of the rows n and m."""
+    n, m = first.double(), second.double()
+    return (n * m / (n + m).clamp_min(_TINY)).sum(1)
 
 
 def _product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:

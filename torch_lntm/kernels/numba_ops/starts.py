@@ -1,4 +1,4 @@
-"""Steps of a start, and numbers of pairs of its topics."""
+"""Steps of a start."""
 
 # mypy: ignore-errors
 
@@ -21,7 +21,6 @@ from torch_lntm.kernels.numba_ops.counts import word_sums
 from torch_lntm.kernels.numba_ops.vectors import *
 
 Array = Any
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 class Running(NamedTuple):
@@ -225,50 +224,3 @@ def start_words(sums, running, step, weight, first, end):
         else:
             for k in range(len(sums)):
                 own[k] += weight * (factor[k] * own[k] + shift[k]) * sums[k]
-
-
-# -- pairs of topics -------------------------------------------------------------------------------
-
-
-@inlined_in_any_order
-def _entropy(a, b):
-    """N log N − Σ_v n_v log n_v for n = a + b."""
-    tokens = terms = lanes_of(0.0)
-    rest = len(a) // WIDTH * WIDTH
-    for v in range(0, rest, WIDTH):
-        x = doubled(plus(load(a, v), load(b, v)))
-        tokens, terms = plus(tokens, x), fma(x, log(larger(x, lanes_of(_TINY))), terms)
-    total, inner = sum_lanes(tokens), sum_lanes(terms)
-    for v in range(rest, len(a)):
-        x = np.float64(a[v] + b[v])
-        total, inner = total + x, inner + x * math.log(max(x, _TINY))
-    return total * math.log(max(total, _TINY)) - inner
-
-
-@inlined_in_any_order
-def _overlap(a, b):
-    """Σ_d a_d b_d / (a_d + b_d)."""
-    total = 0.0
-    for d in range(len(a)):
-        x, y = np.float64(a[d]), np.float64(b[d])
-        total += x * y / (x + y if x + y > _TINY else _TINY)
-    return total
-
-
-@kernel
-def pair_numbers(counts, first, second, overlap, result, begin, end):
-    """Numbers of the pairs ``begin:end`` of rows.
-
-    Args:
-        counts: ``(num_rows, num_columns)`` float32, nonnegative.
-        first: ``(n,)`` int64 rows.
-        second: ``(n,)`` int64 rows.
-        overlap: Whether to sum Σ_d n_d m_d / (n_d + m_d) over the columns. Otherwise the numbers
-            are N log N − Σ_v n_v log n_v of the sums n of the rows.
-        result: ``(n,)`` float64, overwritten.
-        begin: First pair.
-        end: End of the pairs.
-    """
-    for i in range(begin, end):
-        a, b = counts[first[i]], counts[second[i]]
-        result[i] = _overlap(a, b) if overlap else _entropy(a, b)

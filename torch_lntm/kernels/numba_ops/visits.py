@@ -126,7 +126,7 @@ class Settings(NamedTuple):
         max_error: Energy error above which a transition is divergent, nats.
         target_accept: Acceptance probability that the adaptation aims at.
         log_longest: Logarithm of the upper bound on step sizes.
-        shrinkage: γ of dual averaging; 0 for a search of step sizes, in which chains stay.
+        shrinkage: γ of dual averaging.
         delay: t₀ of dual averaging.
         forgetting: κ of dual averaging.
     """
@@ -441,24 +441,6 @@ def _adapt(adaptation, settings, row, number, acceptance):
 
 
 @inlined
-def _search(adaptation, settings, row, number, last, acceptance):
-    """Double or halve a step size until the acceptance crosses a value; see ``find_step_size``.
-
-    Returns:
-        Whether the search goes on. The shortfall is its direction, and 0 at its end.
-    """
-    direction = 1.0 if acceptance > settings.target_accept else -1.0
-    if number == 0:
-        adaptation.shortfall[row] = direction
-    if adaptation.shortfall[row] != direction:
-        adaptation.shortfall[row] = 0.0
-        return False
-    if number < last:
-        adaptation.step_size[row] *= 2.0 if direction > 0 else 0.5
-    return True
-
-
-@inlined
 def _judge(block, prior, settings, outcome, temperature, number, i):
     """Acceptance probability of a row's proposal, and whether it is accepted."""
     start = -block.prior[i] - temperature * block.likelihood[i] + 0.5 * block.kinetic[i]
@@ -543,7 +525,6 @@ def visit(
                 kick, drift = (cast(0.5), cast(0)) if last else (cast(1), cast(1))
                 for i in range(num_rows if moves else 0):
                     _kick_and_drift(block, factor, num_docs, i, weight, kick, drift)
-            goes_on = settings.shrinkage > 0
             for i in range(num_rows):
                 row, prior = block.row[i], _log_prior(chart, block.z, i)
                 accepted = number < 0
@@ -551,14 +532,8 @@ def visit(
                     chance, accepted = _judge(
                         block, prior, settings, outcome, temperature, number, i
                     )
-                    if settings.shrinkage == 0:
-                        accepted, last = False, num_transitions - 1
-                        goes_on |= _search(adaptation, settings, row, number, last, chance)
-                    else:
-                        step_size = _adapt(adaptation, settings, row, number, chance)
-                        outcome.step_size[number, row] = step_size
+                    step_size = _adapt(adaptation, settings, row, number, chance)
+                    outcome.step_size[number, row] = step_size
                 if accepted:
                     _keep(block, documents, counts, i, prior)
-            if not goes_on:
-                break
         _finish(block, state, num_rows)
