@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torch_lntm.cli import main
+from torch_lntm.effects import logit
 
 
 @pytest.fixture
@@ -33,6 +34,22 @@ def run(posts):
     brief = ("--max-epochs", "12", "--no-progress")
     assert main(["fit", posts, *model, "--out", "run", *brief]) == 0
     return "run"
+
+
+@pytest.mark.filterwarnings("default:formula .* separates", "default:Ctrl-C")
+def test_ctrl_c_prints_the_effects_of_the_finished_draws(run, capsys, monkeypatch):
+    move, draws = logit._Equations.move, iter(range(4))
+    monkeypatch.setattr(
+        logit._Equations, "move", lambda *of: move(*of) if next(draws) < 3 else signal_ctrl_c()
+    )
+    assert main(["effects", run, "--num-draws", "10", "--print-as", "json"]) == 130
+    out, err = capsys.readouterr()
+    assert "warning: Ctrl-C ended the regressions: the effects are those of 3 draws of 10" in err
+    assert len(json.loads(out)) == 4
+
+
+def signal_ctrl_c():
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import Effects, estimate
-from torch_lntm.errors import ConfigError, CorpusWarning
+from torch_lntm.effects.logit import _Equations
+from torch_lntm.errors import ConfigError, CorpusWarning, UnreliableEstimateWarning
+from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
 
 NUM_TOPICS, NUM_DOCS, NUM_DRAWS = 4, 90, 6
@@ -217,3 +221,30 @@ def test_effects_of_dates_and_offsets_are_those_of_small_numbers(corpus, model, 
         row = make(model, theta, moved, formula).table().iloc[-1]
         assert row.estimate * scale == pytest.approx(small.estimate, rel=1e-6)
         assert row.std_error * scale == pytest.approx(small.std_error, rel=1e-6)
+
+
+@pytest.mark.parametrize("finished", [1, 3])
+def test_ctrl_c_keeps_the_finished_draws(finished, corpus, model, theta, monkeypatch) -> None:
+    move, calls = _Equations.move, itertools.count()
+
+    def interrupted(*args: Any) -> Any:
+        if next(calls) == finished:
+            raise KeyboardInterrupt
+        return move(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Equations, "move", interrupted)
+        if finished < 2:
+            with pytest.raises(KeyboardInterrupt):
+                make(model, theta, corpus, "~ party * age")
+            return
+        with pytest.warns(UnreliableEstimateWarning, match="those of 3 draws of 6"):
+            found = make(model, theta, corpus, "~ party * age")
+    expected = make(model, theta[:finished], corpus, "~ party * age")
+    assert (found.interrupted, expected.interrupted) == (True, False)
+    assert "(3 draws)" in str(found.notes)
+    pd.testing.assert_frame_equal(found.table(), expected.table(), rtol=1e-4, atol=1e-5)
+    calls = itertools.count()
+    monkeypatch.setattr(_Equations, "move", interrupted)
+    with propagate_interrupts(), pytest.raises(KeyboardInterrupt):
+        make(model, theta, corpus, "~ party * age")

@@ -421,7 +421,8 @@ def effects(
 
     CORPUS defaults to the corpus of the fit, including the held-out documents. Differences of
     predictions and the effects of a random term's levels are available only in Python, as
-    effects.difference and effects.levels.
+    effects.difference and effects.levels. Ctrl-C during the regressions of the logit ends them
+    early, and the effects of the draws until then are printed.
 
     Args:
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
@@ -480,7 +481,7 @@ def effects(
         show(lntm.frames.render(rows, print_as))
     if figure is not None:
         say(f"the figure is in {figure}")
-    return 0
+    return STOPPED["interrupted"] if found.interrupted else 0
 
 
 def _own_formula(model: Any) -> str:

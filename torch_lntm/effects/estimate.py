@@ -130,6 +130,8 @@ def estimate(
         NumericalError: The logit did not converge.
 
     Warns:
+        UnreliableEstimateWarning: Ctrl-C ended the regressions of the logit early; the effects are
+            those of the draws until then, if there are 2 or more.
         CorpusWarning: A document or a cluster alone determines an effect, so that its robust
             standard error does not exist: it is classical for a document, and infinite for a
             cluster. Or a topic is almost absent for some values of the columns.
@@ -162,6 +164,7 @@ def estimate(
     settings = (design, parts, regressed.responses, kind)
     by_logit = link == "logit"
     regression = regress_logit(*settings, progress) if by_logit else regress_linear(*settings)
+    used = proportions.take(num_draws=len(regression.deviations))  # fewer after Ctrl-C
     _warn_of_separation(formula, regressed.labels(proportions.model), regression.separated)
     on = f"{sort} on {fitted.text}"
     return Effects(
@@ -171,9 +174,10 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        notes=_notes(outcome, on, link, method, proportions, corpus.lengths[rows]),
+        notes=_notes(outcome, on, link, method, used, corpus.lengths[rows]),
         model=proportions.model,
-        num_draws=proportions.num_draws,
+        num_draws=used.num_draws,
+        interrupted=used.num_draws < proportions.num_draws,
         measure=regressed.measure,
         num_chains=proportions.num_chains,
         constant=regressed.constant,

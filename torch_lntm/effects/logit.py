@@ -43,7 +43,8 @@ from torch_lntm.effects.regression import (
     sandwich,
     with_unknown,
 )
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import ConfigError, NumericalError, UnreliableEstimateWarning, warn
+from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.progress import tqdm
 from torch_lntm.solvers.arrow import Levels
 from torch_lntm.solvers.block_arrow import BlockArrow
@@ -413,13 +414,27 @@ def regress_logit(
     Raises:
         ConfigError: There are too many coefficients or levels.
         NumericalError: The regression did not converge.
+
+    Warns:
+        UnreliableEstimateWarning: Ctrl-C ended the regressions after 2 draws or more, over which
+            the result is pooled. The variances of random terms are those of all draws.
     """
     equations = _Equations(design, responses.shape[1])
     sums, chosen, outcomes = _read(equations, parts)
     random, freedom, mean, system, inner = _settle(equations, sums, chosen, outcomes)
     ridge = equations.ridge(random.penalties)
-    bar = tqdm([*zip(*sums, strict=True)], desc="regressions", disable=not progress)
-    draws = [equations.move(mean, of, ridge, system) for of in bar]
+    draws: list[Coefficients] = []
+    try:
+        for of in tqdm([*zip(*sums, strict=True)], desc="regressions", disable=not progress):
+            draws.append(equations.move(mean, of, ridge, system))
+    except KeyboardInterrupt:
+        if len(draws) < 2 or not stops_on_interrupt():
+            raise
+        chosen, num_all = _spread(len(draws)), len(sums[0])
+        sums = (sums[0][: len(draws)], sums[1][: len(draws)])
+        mean, system = equations.maximise(mean, (sums[0].mean(0), sums[1].mean(0)), ridge)
+        what = f"Ctrl-C ended the regressions: the effects are those of {len(draws)} draws"
+        warn(f"{what} of {num_all}", UnreliableEstimateWarning)
     columns, main = (torch.stack(part) for part in zip(*draws, strict=True))
     flat = torch.cat([columns.flatten(1)[:, equations.keep], main.flatten(1)], 1)
     pooled = (columns.mean(0), main.mean(0))

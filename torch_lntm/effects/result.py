@@ -65,6 +65,7 @@ class Effects:
         num_chains: Number of joint chains that made the draws in turn, or 0.
         constant: Positions of responses that are constant, such as the sum over all topics. They
             have no errors and no tests.
+        interrupted: Whether Ctrl-C ended the regressions, so that there are fewer draws.
     """
 
     formula: Formula
@@ -79,6 +80,7 @@ class Effects:
     measure: Literal["proportion", "value"] = "proportion"
     num_chains: int = 0
     constant: tuple[int, ...] = ()
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         notes = [*self.notes, *self.cautions, *filter(None, [self.agreement])]
