@@ -41,12 +41,12 @@ def tangent_weights(posterior: NormalPosterior) -> Tensor:
 
 
 def tilted_log_normaliser(logits: Tensor, covariance: Tensor) -> Tensor:
-    """Upper bound lse_k(m_k + V_kk/2 − (Va)_k) + ½aᵀVa on E lse(eta), eta ~ N(m, V).
+    """Upper bound min_a [lse_k(m_k + V_kk/2 − (Va)_k) + ½aᵀVa] on E lse(eta), eta ~ N(m, V).
 
-    Every a gives a bound, and a = 0 the tangent bound. The result is the lower of that and of the
-    bound at a = softmax(m), which is close to the lowest for posteriors of documents. In contrast
-    to the tangent bound, it does not charge for variance along the common shift of all topics, to
-    which softmax is invariant.
+    Every a gives a bound (a = 0 gives the tangent bound). It is convex in a, with the minimum at a
+    = softmax(m + diag V/2 − Va). Damped Newton steps start from a = softmax(m + diag V/2) or from
+    0, whichever gives the lower bound. In contrast to the tangent bound, it does not charge for
+    variance along the common shift of all topics, to which softmax is invariant.
 
     Args:
         logits: ``(num_docs, num_topics)`` m, float64.
@@ -55,10 +55,43 @@ def tilted_log_normaliser(logits: Tensor, covariance: Tensor) -> Tensor:
     Returns:
         ``(num_docs,)``.
     """
-    variance, a = covariance.diagonal(dim1=-2, dim2=-1), torch.softmax(logits, -1)
-    product = (covariance @ a[..., None]).squeeze(-1)
-    tilted = tangent_log_normaliser(logits - product, variance) + 0.5 * (a * product).sum(-1)
-    return torch.minimum(tilted, tangent_log_normaliser(logits, variance))
+    shifted = logits + 0.5 * covariance.diagonal(dim1=-2, dim2=-1)
+
+    def evaluate(a: Tensor) -> tuple[Tensor, Tensor]:
+        product = (covariance @ a[..., None]).squeeze(-1)
+        value = torch.logsumexp(shifted - product, -1) + 0.5 * (a * product).sum(-1)
+        return value, torch.softmax(shifted - product, -1)
+
+    a = torch.softmax(shifted, -1)
+    value, q = evaluate(a)
+    zero_value, zero_q = evaluate(torch.zeros_like(a))
+    lower = zero_value < value
+    a = torch.where(lower[:, None], 0.0, a)
+    value, q = torch.where(lower, zero_value, value), torch.where(lower[:, None], zero_q, q)
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    for _ in range(50):
+        # Hessian V + VHV and gradient V(a − q), H = diag q − qqᵀ: (I + HV) δ = q − a.
+        weighted = q[..., None] * covariance - q[..., None] * (q[:, None, :] @ covariance)
+        delta = torch.linalg.solve(eye + weighted, q - a)
+        slope = ((q - a)[:, None, :] @ covariance @ delta[..., None]).flatten()
+        active = slope > 1e-10
+        if not bool(active.any()):
+            break
+        step = torch.where(active, 1.0, 0.0)
+        for _ in range(40):
+            trial = a + step[:, None] * delta
+            trial_value, trial_q = evaluate(trial)
+            too_high = active & (trial_value > value - 1e-4 * step * slope + 1e-13 * value.abs())
+            if not bool(too_high.any()):
+                break
+            step = torch.where(too_high, step / 2.0, step)
+        better = active & (trial_value <= value)
+        if not bool(better.any()):
+            break
+        a = torch.where(better[:, None], trial, a)
+        value = torch.where(better, trial_value, value)
+        q = torch.where(better[:, None], trial_q, q)
+    return value
 
 
 def gaussian_bound(
