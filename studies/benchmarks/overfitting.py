@@ -6,12 +6,13 @@ a topic's mean proportion between the two values. It is estimated
 
 * in the words of the fit, by its chains (`fit`);
 * in the same words by joint draws, which draw the topics too (`joint`);
-* in the drawn words of the other documents, by new chains of the model (`stm, others`), and by
-  those of a model that was fitted without the column (`ctm, others`).
+* in the drawn words of the other documents, by joint draws that keep the topics and draw the prior
+  (`new documents`);
+* in the same, by chains of a model that was fitted without the column (`new documents, ctm`).
 
-The same topics in all other words of the same documents give the reference, by chains of a prior
-that does not know the column. `ratio` is the slope of the regression of the topics' effects on
-those of the reference, without an intercept, with its standard error over splits.
+The same topics in all other words of the same documents give the reference, by joint draws that
+keep the topics. `ratio` is the slope of the regression of the topics' effects on those of the
+reference, without an intercept, with its standard error over splits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch_lntm as lntm
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table
 
-KINDS = ("fit", "joint", "stm, others", "ctm, others")
+KINDS = ("fit", "joint", "new documents", "new documents, ctm")
 
 
 @dataclass(frozen=True)
@@ -106,28 +107,30 @@ def measured(settings: Settings, design: str, seed: int) -> dict[str, list[list[
         values: list[float] = found[found["term"] == "x"]["estimate"].tolist()
         return values
 
-    def by_new_chains(model: Any, corpus: lntm.Corpus) -> list[float]:
-        chains = lntm.inference.DocumentHMC(model, seed=seed)
-        return effect(lntm.inference.theta_draws(chains, corpus, **options), corpus)
+    def fixed(model: Any, corpus: lntm.Corpus) -> list[float]:
+        """Effects at the model's topics, by a prior that this corpus informs."""
+        draws = lntm.inference.joint_draws(model, corpus, seed=seed, topics=False, **options)
+        return effect(draws, corpus)
 
-    def without_x(model: Any) -> Any:
-        return model.with_parts(model.prior.averaged())
-
-    models = lntm.models
-    stm = models.stm(settings.num_topics, drawn, prevalence="~ x", seed=seed)
-    ctm = models.ctm(settings.num_topics, drawn.num_words, seed=seed)
+    stm = lntm.models.stm(settings.num_topics, drawn, prevalence="~ x", seed=seed)
+    ctm = lntm.models.ctm(settings.num_topics, drawn.num_words, seed=seed)
     fits = [
         lntm.inference.MonteCarloEM(model, seed=seed, progress=False).fit(drawn)
         for model in (stm, ctm)
     ]
     draws = lntm.inference.theta_draws(fits[0].source, drawn, **options)
     joint = lntm.inference.joint_draws(stm, drawn, seed=seed, **options)
-    known = without_x(stm)
+    chains = lntm.inference.DocumentHMC(ctm, seed=seed)
+    known = lntm.models.stm(settings.num_topics, drawn, prevalence="~ x", seed=seed)
+    known.topics.set_(ctm.topics.probs)
     return {
-        "fit": [effect(draws, drawn), by_new_chains(known, others)],
-        "joint": [effect(joint, drawn), by_new_chains(without_x(joint.model), others)],
-        "stm, others": [by_new_chains(stm, new), by_new_chains(known, others_of_new)],
-        "ctm, others": [by_new_chains(ctm, new), by_new_chains(ctm, others_of_new)],
+        "fit": [effect(draws, drawn), fixed(stm, others)],
+        "joint": [effect(joint, drawn), fixed(joint.model, others)],
+        "new documents": [fixed(stm, new), fixed(stm, others_of_new)],
+        "new documents, ctm": [
+            effect(lntm.inference.theta_draws(chains, new, **options), new),
+            fixed(known, others_of_new),
+        ],
     }
 
 
