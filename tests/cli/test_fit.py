@@ -150,7 +150,9 @@ def test_fit_counts_words_by_the_word_options(texts, capsys):
     options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
     assert main(["fit", texts, "--out", "run", *QUICK, *options]) == 0
     words = ("banks", "bonds", "cat", "dog", "mouse", "stocks")
-    assert lntm.load_run("run").model.vocabulary == words
+    run = lntm.load_run("run")
+    assert run.model.vocabulary == words
+    assert run.transform(["the cat and the dog"], progress=False).lengths.tolist() == [2]
 
 
 PLUGIN = """

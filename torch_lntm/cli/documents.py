@@ -116,19 +116,10 @@ class Documents:
     @property
     def options(self) -> dict[str, Any]:
         """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
-        from torch_lntm.files.reading import read_lines
-
         options = self._located[1]
         if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
-        options |= self.given
-        words = options.get("stop_words")
-        if words not in (None, "auto", "none", "english"):
-            if not Path(words).exists():
-                expected = "english, none, or a file with a word per line"
-                raise ConfigError(f"stop_words is {words!r}; expected {expected}")
-            options["stop_words"] = read_lines(Path(words))
-        return options
+        return options | self.given
 
     def read(self) -> Corpus:
         """Read the corpus."""

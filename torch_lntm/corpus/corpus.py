@@ -226,8 +226,9 @@ class Corpus:
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
             stop_words: Words to leave out: ``"english"`` for scikit-learn's list of 318 words, a
-                list in any language, or ``"none"``. ``"auto"`` uses the English list if its words
-                make up at least a tenth of the tokens, unless n-grams are counted.
+                list in any language, the path of a file with a word per line, or ``"none"``.
+                ``"auto"`` uses the English list if its words make up at least a tenth of the
+                tokens, unless n-grams are counted.
             min_df: Minimum number of documents with a word, as a number or a share. ``"auto"`` is 1
                 for fewer than 50 documents, 2 from 50, 3 from 500, and one more for each further
                 factor of ten.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.metadata import is_table, listed
 from torch_lntm.errors import CorpusError, LNTMError, bind
+from torch_lntm.files.reading import read_lines
 
 #: Options that make words of a text, which new texts share with those of a fit.
 TOKENS = (
@@ -104,7 +105,13 @@ def count_words(
     settings = dict(options) if min_df == "auto" else {"min_df": min_df, **options}
     names = [name for name in ("min_df", "max_df", "max_features") if name in settings]
     pruning = {name: settings.pop(name) for name in names}
-    stop_words = stop_words if isinstance(stop_words, str) or stop_words is None else [*stop_words]
+    if isinstance(stop_words, str | Path) and stop_words not in ("auto", "none", "english"):
+        if not Path(stop_words).is_file():
+            expected = "english, none, or a file with a word per line; in Python also a list"
+            raise CorpusError(f"stop_words is {str(stop_words)!r}; expected {expected}")
+        stop_words = read_lines(Path(stop_words))
+    elif stop_words is not None and not isinstance(stop_words, str):
+        stop_words = [*stop_words]
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
     if isinstance(settings.get("ngram_range"), list):  # of a file

@@ -1,22 +1,39 @@
-"""Charts and pictures for the report page."""
+"""Charts and pictures for the report page: small multiples, and figures as SVG."""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from torch_lntm.plotting import tree_plot
-from torch_lntm.plotting.embed import to_svg
-from torch_lntm.plotting.style import format_number
+from torch_lntm.plotting.lines import COLOURS
+from torch_lntm.plotting.style import GRID, NEGATIVE, NEUTRAL, POSITIVE, format_number
 from torch_lntm.reports.prevalence import Array, Axis, Prevalence, axis_of, differences
 from torch_lntm.reports.tree import TopicTree
 
 #: Most panels of a column, and the width and height of a line's chart on the page.
 _PANELS, _WIDTH, _HEIGHT = 24, 186, 96
+#: Matplotlib's settings, and the metadata that it leaves out.
+_SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+#: Colours of figures that are the page's own, which differ in light and dark themes.
+_THEMED = {
+    **{colour: f"var(--g{i})" for i, colour in enumerate(COLOURS[:6])},
+    NEGATIVE: "var(--g0)",
+    POSITIVE: "var(--g1)",
+    NEUTRAL: "var(--quiet)",
+    GRID: "var(--rule)",
+    "#ffffff": "var(--paper)",
+    "#000000": "var(--ink)",
+}
 
 
 class ByColumn(NamedTuple):
@@ -176,3 +193,50 @@ def _path(across: Array, down: Array) -> str:
 def sparkline(shares: Array, positions: Array | None) -> str:
     """The path of a topic's shares, on a scale of their own."""
     return _drawn(np.stack([shares] * 3, 1) / np.nanmax(shares).clip(1e-9), positions)[0]
+
+
+def to_svg(figure: Any, name: str, title: str, description: str = "") -> str:
+    """A figure as an SVG element.
+
+    Args:
+        figure: The figure.
+        name: Name of the picture, which differs from those of the page's other pictures.
+        title: What the picture is, for screen readers.
+        description: What it shows, for screen readers.
+    """
+    import matplotlib
+
+    file = io.BytesIO()
+    settings: Any = _SETTINGS | {"svg.hashsalt": name}
+    with matplotlib.rc_context(settings):
+        figure.savefig(file, format="svg", metadata=_NO_METADATA)
+    root = ElementTree.fromstring(file.getvalue())
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]  # in a page, names have no namespace
+        found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if element.tag == "g":
+            found.pop("id", None)
+        found.pop("target", None)  # a link opens here
+        element.attrib = {key: _shortened(value) for key, value in found.items()}
+        element.tail = None
+        if element.tag == "style" or not (element.text or "").strip():
+            element.text = None  # a style would apply to the whole page
+    _add(root, "desc", description).set("id", f"{name}-description")
+    _add(root, "title", title).set("id", f"{name}-picture")
+    labels = f"{name}-picture {name}-description"
+    root.attrib |= {"class": "picture", "role": "group", "aria-labelledby": labels}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _add(parent: ElementTree.Element, tag: str, text: str) -> ElementTree.Element:
+    element = ElementTree.Element(tag)
+    element.text = text
+    parent.insert(0, element)
+    return element
+
+
+def _shortened(value: str) -> str:
+    """An attribute with coordinates of one decimal, without the font, in the page's colours."""
+    value = re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value)
+    value = re.sub(r"#[0-9a-f]{6}\b", lambda found: _THEMED.get(found[0], found[0]), value)
+    return re.sub(r"font-family: [^;]*;|\s*\n", " ", value).strip()

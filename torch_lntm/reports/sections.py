@@ -16,10 +16,10 @@ from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.topic_table import TopicSummary
-from torch_lntm.plotting.embed import to_svg
 from torch_lntm.plotting.lines import path_plot
 from torch_lntm.plotting.style import shorten
 from torch_lntm.reports.labels import keyword_topics, moving_topics, words_by_period
+from torch_lntm.reports.pictures import to_svg
 from torch_lntm.reports.prevalence import CorpusSummary
 
 #: Rise of a topic's share in the section on an outcome.
