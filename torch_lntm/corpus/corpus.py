@@ -254,7 +254,8 @@ class Corpus:
         """
         documents, texts = texts, check_texts(texts)
         table, given = describe(documents, len(texts), metadata), check_vocabulary(vocabulary, None)
-        stop_words = stop_words if isinstance(stop_words, str | None) else [*stop_words]
+        if not isinstance(stop_words, str | Path | None):
+            stop_words = [*stop_words]
         options |= {} if stop_words == "auto" else {"stop_words": stop_words}
         counts, words, preparation = count_words(texts, given, min_df=min_df, **options)
         corpus = cls.of_counts(counts, words, table, preparation, name, options)

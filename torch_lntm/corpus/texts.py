@@ -40,8 +40,9 @@ def saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"{getattr(value, '__name__', value)}, a function, which no file holds; instead of "
                 f"texts, give Corpus.from_texts(texts, model.vocabulary, {name}=...)"
             )
-        is_list = isinstance(value, Iterable) and not isinstance(value, str)
-        saved[name] = [*value] if is_list else value
+        if isinstance(value, Iterable) and not isinstance(value, str):
+            value = [*value]
+        saved[name] = str(value) if isinstance(value, Path) else value
     return saved
 
 
