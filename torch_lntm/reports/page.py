@@ -319,7 +319,8 @@ def _quoted(
         topic, at = row["topic"], row["position"]
         lower, upper = ends[at][:, topic]
         present = metadata.iloc[at].dropna().items() if len(metadata.columns) else ()
-        about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
+        texts = {n: format_number(x) if isinstance(x, float) else str(x) for n, x in present}
+        about = {name: shorten(text, _VALUE) for name, text in list(texts.items())[:_FIELDS]}
         more = {"id": metadata.index[at], "excerpt": quotes[at], "fields": about}
         found[topic].append({**row, **more, "lower": lower, "upper": upper})
     return found
@@ -342,11 +343,6 @@ def _settings(page: PageData) -> dict[str, Any]:
             digits = format_number(value) if isinstance(value, float) else value
             found[name] = Path(value).name if is_file else digits
     return found
-
-
-def _cell(value: Any) -> str:
-    """A value of the metadata, shortened."""
-    return shorten(format_number(value) if isinstance(value, float) else str(value), _VALUE)
 
 
 def _belief(topics: Any) -> list[float] | None:
