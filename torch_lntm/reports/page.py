@@ -229,8 +229,6 @@ def render_page(
         **_effects(effects),
         **_equal_parts(),
         belief=_belief(model.topics),
-        tree=tree,
-        tree_picture=None if tree is None else pictures.draw_tree(tree),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
@@ -272,7 +270,7 @@ def _documents(
     tree: TopicTree | None,
     seed: int,
 ) -> dict[str, Any]:
-    """The map, the graph of correlations, and representative documents of the topics."""
+    """The map, the graph of correlations, the tree, and representative documents of the topics."""
     shown = sampled(page.corpus.nonempty, atlas.MAX_POINTS, seed)
     best = best_documents(page.summary.documents, num_docs) if num_docs else pd.DataFrame()
     quoted = best["position"].to_numpy(np.int64) if num_docs else shown[:0]
@@ -293,6 +291,8 @@ def _documents(
         "num_nonempty": int((page.corpus.lengths > 0).sum()),
         "periods": periods,
         "sparks": sparks,
+        "tree": tree,
+        "tree_picture": None if tree is None else pictures.draw_tree(tree),
         "colours": colours,
         "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics} | of_groups,
         "documents": _quoted(page, best, quotes),
