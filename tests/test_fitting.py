@@ -14,7 +14,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
-from torch_lntm.corpus.examples import EXAMPLES
+from torch_lntm.corpus.examples import example_file
 from torch_lntm.errors import ConfigError, CorpusError, LNTMError
 from torch_lntm.inference.em import result
 
@@ -23,7 +23,7 @@ QUICK = {"num_topics": 3, "max_epochs": 4, "progress": False}
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    return pd.read_json(EXAMPLES["example"].file(), lines=True)
+    return pd.read_json(example_file(), lines=True)
 
 
 @pytest.fixture(scope="module")

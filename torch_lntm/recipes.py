@@ -206,7 +206,9 @@ class Recipe:
         for_guide = taken(make_guide_of, options, excluded=_ENGINE_OPTIONS)
         for name in sorted(options.keys() - {*takes, *for_engine, *for_guide}):
             refuse_unknown([name])
-            raise ConfigError(_refusal(name, self))
+            owners = ", ".join(_owners(name))
+            given = " and posterior ".join(filter(None, (self.model, self.posterior)))
+            raise ConfigError(f"{name} is an option of {owners}; leave it out with {given}")
         guide = make_guide_of(model, **for_guide)
         parts = (model,) if self.samples else (model, guide)
         return FitComponents(model, guide, make_engine(*parts, **for_engine | {"seed": seed}))
@@ -261,9 +263,3 @@ def refuse_unknown(options: Iterable[str]) -> None:
             known = {n for make in makers().values() for n in inspect.signature(make).parameters}
             hint = did_you_mean(option, [*known, *OF_FILES, *OF_WORDS])
             raise ConfigError(f"no model, posterior or engine takes {option}{hint}")
-
-
-def _refusal(option: str, recipe: Recipe) -> str:
-    """Message about an option that no part of a recipe takes."""
-    given = " and posterior ".join(filter(None, (recipe.model, recipe.posterior)))
-    return f"{option} is an option of {', '.join(_owners(option))}; leave it out with {given}"

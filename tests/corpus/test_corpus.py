@@ -63,10 +63,8 @@ def test_from_matrix_takes_every_kind_of_matrix(convert):
     assert repr(corpus) == "Corpus('toy', num_docs=4, num_words=4, num_tokens=11, columns: label)"
 
 
-@pytest.mark.parametrize("flag", [False, True])
-def test_entries_are_sorted_summed_and_positive(flag):
+def test_entries_are_sorted_summed_and_positive():
     matrix = sp.csr_matrix(([1, 2, 0, 4, 3], [2, 0, 1, 2, 0], [0, 4, 5]), shape=(2, 3))
-    matrix.has_canonical_format = flag  # which is wrong
     corpus = Corpus.from_matrix(matrix)
     np.testing.assert_array_equal(corpus.word_index, [0, 2, 0])
     np.testing.assert_array_equal(corpus.counts, [2, 5, 3])

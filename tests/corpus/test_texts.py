@@ -47,11 +47,7 @@ def test_from_texts_passes_options_to_the_vectorizer():
         (["word"], {"min_df": 5}, "no word of 1 documents is left; .* take a lower min_df"),
         (["word"], {"min_df": -1}, "cannot be counted"),
         (["word"], {"token_pattern": "("}, "cannot be counted"),
-        (
-            ["word"],
-            {"stop_words": "german"},
-            "stop_words is 'german'; expected english, none, or a file",
-        ),
+        (["word"], {"stop_words": "german"}, "stop_words is 'german'; expected english, none"),
         (["word"], {"vocabulary": ["word"], "min_df": 1}, "min_df choose words"),
         (["word"], {"vocabulary": ["word", "word"]}, "must differ, got 'word'"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,24 +84,20 @@ def lee_file() -> Path:
     return Path(gensim.submodule_search_locations[0], "test", "test_data", "lee_background.cor")
 
 
-class Example(NamedTuple):
-    """An example corpus: the path of its texts, and options of ``read_corpus`` that suit them."""
-
-    file: Callable[[], Path]
-    options: dict[str, Any]
-
-
-#: The example corpora by the names that the command line knows.
-EXAMPLES = {
-    "example": Example(example_file, {**_WORDS, "min_df": 2}),
-    "lee": Example(lee_file, {**_WORDS, "min_df": 3, "format": "txt"}),
+#: The example corpora by the names that the command line knows: what returns the path of the
+#: texts, and options of ``read_corpus`` that suit them.
+EXAMPLES: dict[str, tuple[Callable[[], Path], dict[str, Any]]] = {
+    "example": (example_file, {**_WORDS, "min_df": 2}),
+    "lee": (lee_file, {**_WORDS, "min_df": 3, "format": "txt"}),
 }
 
 
 def located(documents: Any) -> tuple[Any, dict[str, Any]]:
     """Documents and options to read them by: for the name of an example, its file and options."""
-    example = EXAMPLES.get(documents) if isinstance(documents, str) else None
-    return (documents, {}) if example is None else (example.file(), dict(example.options))
+    if not isinstance(documents, str) or documents not in EXAMPLES:
+        return documents, {}
+    file, options = EXAMPLES[documents]
+    return file(), dict(options)
 
 
 def synthetic_topics(

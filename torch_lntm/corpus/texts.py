@@ -111,8 +111,7 @@ def count_words(
             expected = "english, none, or a file with a word per line; in Python also a list"
             raise CorpusError(f"stop_words is {str(stop_words)!r}; expected {expected}")
         stop_words = read_lines(Path(stop_words))
-    elif stop_words is not None and not isinstance(stop_words, str):
-        stop_words = [*stop_words]
+    stop_words = stop_words if isinstance(stop_words, str) or stop_words is None else [*stop_words]
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
     if isinstance(settings.get("ngram_range"), list):  # of a file

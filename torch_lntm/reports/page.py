@@ -229,8 +229,6 @@ def render_page(
         **_effects(effects),
         **_equal_parts(),
         belief=_belief(model.topics),
-        tree=tree,
-        tree_picture=None if tree is None else pictures.draw_tree(tree),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
@@ -272,7 +270,7 @@ def _documents(
     tree: TopicTree | None,
     seed: int,
 ) -> dict[str, Any]:
-    """The map, the graph of correlations, and representative documents of the topics."""
+    """The map, the graph of correlations, the tree, and representative documents of the topics."""
     shown = sampled(page.corpus.nonempty, atlas.MAX_POINTS, seed)
     best = best_documents(page.summary.documents, num_docs) if num_docs else pd.DataFrame()
     quoted = best["position"].to_numpy(np.int64) if num_docs else shown[:0]
@@ -293,6 +291,8 @@ def _documents(
         "num_nonempty": int((page.corpus.lengths > 0).sum()),
         "periods": periods,
         "sparks": sparks,
+        "tree": tree,
+        "tree_picture": None if tree is None else pictures.draw_tree(tree),
         "colours": colours,
         "colour": {k: i for i, topics in enumerate(colours.values()) for k in topics} | of_groups,
         "documents": _quoted(page, best, quotes),
@@ -319,7 +319,8 @@ def _quoted(
         topic, at = row["topic"], row["position"]
         lower, upper = ends[at][:, topic]
         present = metadata.iloc[at].dropna().items() if len(metadata.columns) else ()
-        about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
+        texts = {n: format_number(x) if isinstance(x, float) else str(x) for n, x in present}
+        about = {name: shorten(text, _VALUE) for name, text in list(texts.items())[:_FIELDS]}
         more = {"id": metadata.index[at], "excerpt": quotes[at], "fields": about}
         found[topic].append({**row, **more, "lower": lower, "upper": upper})
     return found
@@ -342,11 +343,6 @@ def _settings(page: PageData) -> dict[str, Any]:
             digits = format_number(value) if isinstance(value, float) else value
             found[name] = Path(value).name if is_file else digits
     return found
-
-
-def _cell(value: Any) -> str:
-    """A value of the metadata, shortened."""
-    return shorten(format_number(value) if isinstance(value, float) else str(value), _VALUE)
 
 
 def _belief(topics: Any) -> list[float] | None:
