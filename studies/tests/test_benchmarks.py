@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from studies.__main__ import load
-from studies.benchmarks import completion, coverage, structural, systems
+from studies.benchmarks import completion, coverage, overfitting, structural, systems
 from studies.benchmarks.completion import check_installed, difference
 from studies.measure import Cells, measure
 from tests.support.corpora import save_counts
@@ -203,6 +203,20 @@ def test_the_study_of_nested_documents_scores_formulas_and_intervals(tmp_path: P
     }
     assert len(row["gains"]) == 10
     assert "| ~ rating + (1 | blog)   " in study.table(result)
+
+
+def test_overfitting_divides_documents_and_their_words(tmp_path: Path, monkeypatch) -> None:
+    counts = np.random.default_rng(0).poisson(1.0, (40, 30))
+    labels = {"label": ["neg", "pos"] * 20, "id": [f"d{d}" for d in range(40)]}
+    Corpus.from_matrix(counts, metadata=labels).save(tmp_path / "made")
+    monkeypatch.setattr(overfitting, "corpus_file", lambda name: tmp_path / name)
+    drawn, others, new, others_of_new = overfitting.divided("made 40 15", 0)
+    whole = [a.to_scipy() + b.to_scipy() for a, b in ((drawn, others), (new, others_of_new))]
+    rows = np.concatenate([part.toarray() for part in whole])
+    x = np.concatenate([part.metadata["x"] for part in (drawn, new)])
+    known = {(*row, d % 2) for d, row in enumerate(counts.tolist())}
+    assert {(*row, int(of)) for row, of in zip(rows.tolist(), x, strict=True)} == known
+    np.testing.assert_array_equal(drawn.lengths, np.minimum(rows[:20].sum(1), 15))
 
 
 @pytest.mark.slow
