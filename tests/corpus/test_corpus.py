@@ -328,3 +328,15 @@ def test_as_corpus_refuses_other_documents_with_advice(documents, match):
 def test_calling_the_class_with_documents_is_refused_with_advice(given):
     with pytest.raises(CorpusError, match=r"Corpus\.from_texts\(texts\), .*from_matrix.*read_corp"):
         Corpus(given)
+
+
+def test_a_vocabulary_in_another_order_than_the_columns_is_refused() -> None:
+    frame = pd.DataFrame([[1, 2], [3, 0]], columns=["soil", "goal"])
+    with pytest.raises(CorpusError, match=r"got 'goal' for the column 'soil'; give"):
+        Corpus.from_matrix(frame, ["goal", "soil"])
+    assert Corpus.from_matrix(frame, ["w0", "w1"]).vocabulary == ("w0", "w1")
+
+
+def test_metadata_as_a_series_are_refused() -> None:
+    with pytest.raises(CorpusError, match=r"give frame\[\['name'\]\]"):
+        Corpus.from_matrix([[1, 2], [3, 0]], metadata=pd.Series(["wet", "dry"], name="season"))

@@ -290,6 +290,13 @@ def test_text_where_numbers_are_needed_is_named(text) -> None:
         Formula.fit("~ x", columns)
 
 
+def test_many_levels_of_few_documents_warn() -> None:
+    days = [f"{day:02}.{month:02}.2008" for month in range(1, 4) for day in range(1, 29)]
+    with pytest.warns(CorpusWarning, match=r"84 levels in 420 documents.*to_datetime.*\(1 \| x\)"):
+        Formula.fit("~ x", {"x": np.array(days * 5, object)})
+    Formula.fit("~ x", {"x": np.array(days * 10, object)})  # ten documents a level
+
+
 @pytest.mark.parametrize(
     ("text", "levels", "warns"),
     [

@@ -159,9 +159,9 @@ class Corpus:
 
         Raises:
             CorpusError: A count is negative, fractional, NaN or too large. The vocabulary or the
-                metadata have another length. The rows of the metadata have other names than the
-                documents, or another order without names to join by. A word is repeated. The matrix
-                is empty.
+                metadata have another length. The vocabulary has a frame's columns in another order.
+                The rows of the metadata have other names than the documents, or another order
+                without names to join by. A word is repeated. The matrix is empty.
 
         Example:
             >>> counts = [[2, 0, 1], [0, 3, 0]]
@@ -174,6 +174,16 @@ class Corpus:
             vocabulary = names if all(isinstance(n, str) for n in names) else None
         csr = check_counts(matrix, allow_empty)
         words = check_vocabulary(vocabulary, csr.shape[1])
+        columns = list(matrix.columns) if is_table(matrix) else []
+        given = list(words or ())
+        if given != columns and {*given} == {*columns}:
+            word, column = next(
+                pair for pair in zip(given, columns, strict=True) if len({*pair}) > 1
+            )
+            raise CorpusError(
+                f"expected the vocabulary in the order of the frame's columns, got {word!r} for "
+                f"the column {column!r}; give frame[vocabulary], or leave the vocabulary out"
+            )
         table = describe(matrix, csr.shape[0], metadata)
         return cls.of_counts(csr, words, table, name=name)
 

@@ -89,12 +89,12 @@ def as_frame(table: Any) -> pd.DataFrame:
     # A Dataset of Hugging Face. Its own table lacks the order and choice of its rows.
     if hasattr(table, "with_format") and hasattr(table, "shard") and hasattr(table, "__len__"):
         table = table.with_format("arrow")[:]
-    if not hasattr(table, "__arrow_c_stream__"):
+    if not hasattr(table, "__arrow_c_stream__") or isinstance(table, pd.Series):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         raise CorpusError(
             "expected a data frame of pandas, Polars or Arrow, a Dataset, or a list of dicts, got "
-            f"a {kind}; call collect() of a lazy frame, and take one split of a DatasetDict; texts "
-            "go to Corpus.from_texts"
+            f"a {kind}; call collect() of a lazy frame, take one split of a DatasetDict, and give "
+            "frame[['name']] for one column; texts go to Corpus.from_texts"
         )
     import pyarrow as pa
 

@@ -97,8 +97,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     ``X`` holds whole counts ``(n_samples, n_features)`` with a row for each document and a column
     for each word, such as a ``CountVectorizer`` returns. It may be a scipy sparse matrix, which
     stays sparse, an array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`.
-    Documents without words do not affect the fit, and get the topic proportions of the prior. Each
-    subclass names its model and lists its parameters.
+    Documents without words do not affect the fit. Guides give them the softmax of the prior's mean,
+    which is not the mean proportions. Each subclass names its model and lists its parameters.
 
     Attributes:
         model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.

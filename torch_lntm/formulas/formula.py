@@ -25,6 +25,8 @@ from torch_lntm.formulas.language import (
 
 #: Minimum number of documents for a warning about a text column with distinct values only.
 MANY_LEVELS = 10
+#: Most levels of text without a warning if they have fewer than ten documents each on average.
+MOST_RARE_LEVELS = 50
 #: Maximum absolute value in a matrix. Products of larger numbers overflow.
 MAX_SIZE = 1e100
 #: Most columns of levels in a matrix.
@@ -259,12 +261,16 @@ class Formula:
             problem = ""
             if len(levels) == num_docs >= MANY_LEVELS:
                 problem = f"is a different text in every document, such as {levels[0]!r}"
+            elif len(levels) > MOST_RARE_LEVELS and num_docs < 10 * len(levels):
+                many = f"{len(levels)} levels in {num_docs} documents"
+                problem = f"has {many}, such as {levels[0]!r}"
             elif 0.5 < plain.mean() < 1:
                 problem = f"holds numbers or dates as in 2004-09-30, and {levels[plain.argmin()]!r}"
             if problem:
                 warn(
                     f"formula {self.text!r}: {name} {problem}. Each text gets a coefficient; "
-                    "correct the values, write dates as in 2004-09-30, or leave the column out",
+                    "correct the values, write dates as in 2004-09-30 (pandas.to_datetime reads "
+                    f"others), give a random term (1 | {name}), or leave the column out",
                     CorpusWarning,
                 )
 

@@ -73,6 +73,7 @@ def check_m_step(
     m_step: Callable[[], None],
     slack: float,
     exact: bool = True,
+    remedy: str = "; or check with exact_m_step=False",
 ) -> None:
     """Check that M-steps do not lower their objective.
 
@@ -82,6 +83,7 @@ def check_m_step(
         m_step: Makes the M-steps.
         slack: Tolerated decrease of the log density, for rounding errors.
         exact: Whether to check for a local maximum too.
+        remedy: End of the message that there is no local maximum.
     """
     before = float(density())
     m_step()
@@ -96,7 +98,7 @@ def check_m_step(
             nearby = float(density())
             assert nearby <= after + slack, (
                 "m_step() does not maximise the log density of its sums: "
-                f"{after} at its result, {nearby} nearby; or check with exact_m_step=False"
+                f"{after} at its result, {nearby} nearby{remedy}"
             )
             for parameter, value in parameters:
                 parameter.copy_(value)

@@ -171,7 +171,8 @@ def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBa
         for _ in range(M_STEPS):
             words.m_step(**words.statistics(s, batch))
 
-    check_m_step(words, density, m_steps, 1e-6 * abs(float(density().detach())))
+    slack = 1e-6 * abs(float(density().detach()))
+    check_m_step(words, density, m_steps, slack, remedy=f", after {M_STEPS} calls")
 
 
 def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
