@@ -317,6 +317,8 @@ def test_words_come_from_a_vectorizer_its_vocabulary_or_a_frame():
     assert set(first.words) <= set(WORDS)
     assert len(first.words) == 3
     assert first.share == max(topic.share for topic in estimator.topics(frame))
+    with pytest.raises(CorpusError, match="in the order of the frame's columns"):
+        ESTIMATORS["ctm"](vocabulary=WORDS[::-1]).fit(pd.DataFrame(X.toarray(), columns=WORDS))
 
 
 def test_a_model_in_a_pipeline_gets_its_words_from_the_vectorizer():

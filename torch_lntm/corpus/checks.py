@@ -147,3 +147,18 @@ def check_vocabulary(
             "up their columns first"
         )
     return words
+
+
+def check_order(words: Iterable[str] | None, columns: Iterable[Any]) -> None:
+    """Refuses a vocabulary with the names of a frame's columns in another order.
+
+    Raises:
+        CorpusError: The vocabulary has this fault.
+    """
+    given, names = list(words or ()), list(columns)
+    if given != names and {*given} == {*names}:
+        word, column = next(pair for pair in zip(given, names, strict=True) if len({*pair}) > 1)
+        raise CorpusError(
+            f"expected the vocabulary in the order of the frame's columns, got {word!r} for the "
+            f"column {column!r}; give frame[vocabulary], or leave the vocabulary out"
+        )

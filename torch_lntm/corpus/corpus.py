@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_lntm.budget import find_device
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.checks import check_counts, check_vocabulary
+from torch_lntm.corpus.checks import check_counts, check_order, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
     Arrays,
@@ -174,16 +174,8 @@ class Corpus:
             vocabulary = names if all(isinstance(n, str) for n in names) else None
         csr = check_counts(matrix, allow_empty)
         words = check_vocabulary(vocabulary, csr.shape[1])
-        columns = list(matrix.columns) if is_table(matrix) else []
-        given = list(words or ())
-        if given != columns and {*given} == {*columns}:
-            word, column = next(
-                pair for pair in zip(given, columns, strict=True) if len({*pair}) > 1
-            )
-            raise CorpusError(
-                f"expected the vocabulary in the order of the frame's columns, got {word!r} for "
-                f"the column {column!r}; give frame[vocabulary], or leave the vocabulary out"
-            )
+        if is_table(matrix):
+            check_order(words, matrix.columns)
         table = describe(matrix, csr.shape[0], metadata)
         return cls.of_counts(csr, words, table, name=name)
 

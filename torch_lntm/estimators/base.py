@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torch_lntm.budget import find_device
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.checks import check_vocabulary
+from torch_lntm.corpus.checks import check_order, check_vocabulary
 from torch_lntm.errors import ConfigError, bind, require_one, require_whole
 from torch_lntm.evaluation import (
     CompletionResult,
@@ -97,8 +97,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     ``X`` holds whole counts ``(n_samples, n_features)`` with a row for each document and a column
     for each word, such as a ``CountVectorizer`` returns. It may be a scipy sparse matrix, which
     stays sparse, an array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`.
-    Documents without words do not affect the fit. Guides give them the softmax of the prior's mean,
-    which is not the mean proportions. Each subclass names its model and lists its parameters.
+    Documents without words do not affect the fit, and get the proportions at the prior's mean. Each
+    subclass names its model and lists its parameters.
 
     Attributes:
         model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.
@@ -513,9 +513,10 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             words = words.get_feature_names_out()
         elif isinstance(words, Mapping):
             words = sorted(words, key=words.__getitem__)
-        if words is None:
-            words = getattr(self, "feature_names_in_", None)
-        return check_vocabulary(words, self.n_features_in_)
+        names = getattr(self, "feature_names_in_", None)
+        words = check_vocabulary(names if words is None else words, self.n_features_in_)
+        check_order(words, () if names is None else names)
+        return words
 
     # -- scikit-learn ----------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ def test_linked_folders_are_entered_once(tmp_path):
         (["007", "12"], None),
         (["+5", "12"], None),
         ([" 5", "12"], None),
-        (["NA", "a", ""], ["NA", "a", None]),
+        (["NA", "a", ""], [None, "a", None]),
         (["null", "None", "n/a"], None),
         (["true", "False"], None),
         (["1e3", "-.5", "NA", "0.1"], [1000.0, -0.5, np.nan, 0.1]),
