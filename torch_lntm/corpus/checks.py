@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.metadata import SURROGATE, listed
@@ -26,7 +27,7 @@ ADVICE = (
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     """Converts any matrix of counts to a CSR matrix of positive, sorted, distinct entries.
 
-    Repeated entries are added up.
+    The result may share arrays with ``matrix``.
 
     Args:
         matrix: Counts, as for ``Corpus.from_matrix``.
@@ -35,12 +36,40 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     Raises:
         CorpusError: An entry is an invalid count, or the matrix is empty.
     """
-    coo = sp.coo_matrix(_to_scipy_or_numpy(matrix))
-    data: Any = coo.data
+    numbers = _to_scipy_or_numpy(matrix)
+    csr: sp.csr_matrix = numbers if _is_canonical(numbers) else _canonical(numbers)
+    num_docs, num_words = csr.shape
+    if not num_docs or not num_words or not (csr.nnz or allow_empty):
+        raise CorpusError(
+            f"the corpus is empty: {num_docs} documents, {num_words} words, 0 tokens; "
+            "give at least one document with one word"
+        )
+    return csr
+
+
+def _is_canonical(matrix: Any) -> bool:
+    """Whether ``matrix`` is CSR with positive counts, sorted and distinct within each row."""
+    if not sp.issparse(matrix) or getattr(matrix, "format", "") != "csr":
+        return False
+    csr: Any = matrix
+    # A new object checks its arrays, whereas the flags of ``matrix`` itself may be wrong.
+    arrays = (csr.data, csr.indices, csr.indptr)
+    is_sorted = sp.csr_matrix(arrays, csr.shape).has_canonical_format
+    return bool(is_sorted and (csr.data != 0).all() and not _invalid_counts(csr.data).any())
+
+
+def _invalid_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the entries other than whole numbers from 0 to ``MAX_COUNT``."""
     # The first comparison finds NaN, the second infinity.
     bad = ~(data >= 0) | (data > MAX_COUNT)
-    if data.dtype.kind == "f":
-        bad |= data != np.floor(data)
+    return bad | (data != np.floor(data)) if data.dtype.kind == "f" else bad
+
+
+def _canonical(matrix: Any) -> sp.csr_matrix:
+    """CSR matrix of counts with sorted entries. Repeated entries are added up."""
+    coo = sp.coo_matrix(matrix)
+    data = coo.data
+    bad = _invalid_counts(data)
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
         raise CorpusError(
@@ -53,12 +82,6 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     csr.eliminate_zeros()
     if csr.data.max(initial=0) > MAX_COUNT:
         raise CorpusError(f"a word's repeated entries add up to more than {MAX_COUNT} tokens")
-    num_docs, num_words = csr.shape
-    if not num_docs or not num_words or not (csr.nnz or allow_empty):
-        raise CorpusError(
-            f"the corpus is empty: {num_docs} documents, {num_words} words, 0 tokens; "
-            "give at least one document with one word"
-        )
     return csr
 
 

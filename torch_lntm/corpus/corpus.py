@@ -193,7 +193,7 @@ class Corpus:
         csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
-            word_index=csr.indices,
+            word_index=_own(csr.indices),
             counts=csr.data.astype(np.int32),
             num_words=csr.shape[1],
             vocabulary=None if vocabulary is None else tuple(vocabulary),
@@ -905,6 +905,11 @@ class Corpus:
             True
         """
         write_store(Path(path), self, shard_size)
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """``array``, or a copy if its memory is shared or writable."""
+    return array if array.flags.owndata and not array.flags.writeable else array.copy()
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
