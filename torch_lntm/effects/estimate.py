@@ -207,6 +207,11 @@ def _notes(
             "are approximate; lntm.inference.joint_draws, or torch-lntm effects --source joint, "
             "includes it."
         )
+    if is_short:
+        notes.append(
+            "If the topics were found in these documents, effects may be too large, because topics "
+            "learn the chance of few words too; estimate in others."
+        )
     return tuple(notes)
 
 
