@@ -58,6 +58,9 @@ def test_dates_count_as_days(columns) -> None:
     assert formula.kinds == {"date": "date"}
     assert matrix[list(columns["date"]).index("2004-01-03"), 1] == 12418 + 2
     assert fitted("~ C(date)", columns)[1].shape == (NUM_DOCS, NUM_DOCS)
+    # Also before 1677, where pandas' nanoseconds of 64 bits end.
+    _, matrix = fitted("~ day", {"day": np.array(["1605-01-16", "1605-01-17"], object)})
+    assert np.diff(matrix[:, 1]).tolist() == [1.0]
 
 
 def test_numbers_can_be_levels(columns) -> None:

@@ -131,16 +131,22 @@ def read_columns(
                 "that the formula was fitted to"
             )
         if kind == "date":
-            texts = pd.Series(values, dtype=object).str
-            texts = texts.slice(0, 10).where(texts.fullmatch(DATE))
-            days = pd.to_datetime(texts, format="%Y-%m-%d", errors="coerce")
-            if days.hasnans:
-                row = int(days.isna().argmax())
+            days = [_day(value) for value in values]
+            if None in days:
+                row = days.index(None)
                 raise CorpusError(
                     f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}, "
                     "counted from 0; expected each as in 2004-09-30"
                 )
-            values = days.to_numpy("datetime64[D]").astype(np.float64)
+            values = np.array(days, np.float64)
         found[name] = kind
         read[name] = values.astype(np.float64) if values.dtype.kind == "b" else values
     return pd.DataFrame(read, index=pd.RangeIndex(len(metadata))), found
+
+
+def _day(text: str) -> float | None:
+    try:
+        date = np.datetime64(text[:10], "D") if DATE.fullmatch(text) else None
+    except ValueError:
+        return None
+    return None if date is None else float(date.astype(np.int64))
