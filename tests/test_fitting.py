@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,26 @@ def test_new_texts_become_words_as_those_of_the_fit(options, frame, tmp_path) ->
                 fit.check_corpus(new)
         else:
             assert (fit.check_corpus(new).to_scipy() != own).nnz == 0
+
+
+def test_options_in_files_open_no_other_files(frame, tmp_path) -> None:
+    """A hostile corpus or run could name files by the options of its texts."""
+    words = tmp_path / "words.txt"
+    words.write_text("garden\n")
+    run = lntm.fit(frame, **QUICK | {"max_epochs": 1}, stop_words=words)
+    assert run.corpus.counting == {"stop_words": ["garden"]}
+    run.save(tmp_path / "run")
+    run.corpus.save(tmp_path / "corpus")
+    hostile = {"input": "filename", "stop_words": str(words), "lowercase": False}
+    for file, place in (("run/metadata.json", ["corpus"]), ("corpus/corpus.json", [])):
+        about = whole = json.loads((tmp_path / file).read_text())
+        for name in place:
+            about = about[name]
+        assert about["counting"] == {"stop_words": ["garden"]}
+        about["counting"] = hostile
+        (tmp_path / file).write_text(json.dumps(whole))
+    assert lntm.load_run(tmp_path / "run").reading == {"lowercase": False}
+    assert lntm.read_corpus(tmp_path / "corpus").counting == {"lowercase": False}
 
 
 def test_the_shell_and_python_make_the_same_fit(frame, tmp_path) -> None:

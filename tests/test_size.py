@@ -19,15 +19,15 @@ KERNELS = PACKAGE / "kernels" / "triton_ops.py"
 #: The aims of rooms above theirs: corpus and files 2,400; effects and formulas 1,500; the command
 #: line 1,100; estimators and io 850.
 BUDGETS = {
-    ("torch_lntm",): 29_498,
-    ("torch_lntm/corpus", "torch_lntm/files"): 2_794,
+    ("torch_lntm",): 29_515,
+    ("torch_lntm/corpus", "torch_lntm/files"): 2_808,
     ("torch_lntm/effects", "torch_lntm/formulas"): 2_225,
     ("torch_lntm/reports", "torch_lntm/plotting"): 2_183,
     ("torch_lntm/cli",): 1_249,
     ("torch_lntm/inference",): 4_388,
     ("torch_lntm/evaluation",): 1_236,
-    ("torch_lntm/estimators", "torch_lntm/io"): 994,
-    ("tests",): 30_516,
+    ("torch_lntm/estimators", "torch_lntm/io"): 997,
+    ("tests",): 30_539,
 }
 #: Most names in the lists ``__all__`` of all rooms and modules.
 MOST_NAMES = 164

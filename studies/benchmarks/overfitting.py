@@ -51,7 +51,7 @@ class Settings:
         "imdb100k 4000 50",
     )
     num_topics: int = 10
-    num_splits: int = 5
+    num_splits: int = 10
     num_draws: int = 25
     threads: int = 1
 
@@ -114,11 +114,11 @@ def measured(settings: Settings, design: str, seed: int) -> dict[str, list[list[
 
     stm = lntm.models.stm(settings.num_topics, drawn, prevalence="~ x", seed=seed)
     ctm = lntm.models.ctm(settings.num_topics, drawn.num_words, seed=seed)
-    fits = [
+    fit, _ = (
         lntm.inference.MonteCarloEM(model, seed=seed, progress=False).fit(drawn)
         for model in (stm, ctm)
-    ]
-    draws = lntm.inference.theta_draws(fits[0].source, drawn, **options)
+    )
+    draws = lntm.inference.theta_draws(fit.source, drawn, **options)
     joint = lntm.inference.joint_draws(stm, drawn, seed=seed, **options)
     chains = lntm.inference.DocumentHMC(ctm, seed=seed)
     known = lntm.models.stm(settings.num_topics, drawn, prevalence="~ x", seed=seed)

@@ -39,7 +39,7 @@ from torch_lntm.corpus.metadata import (
 from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import read_columns, read_manifest, write_store
-from torch_lntm.corpus.texts import TOKENS, check_texts, count_words, saved_options
+from torch_lntm.corpus.texts import TOKENS, check_texts, count_words, saved_options, stop_list
 from torch_lntm.errors import (
     ConfigError,
     CorpusError,
@@ -256,8 +256,7 @@ class Corpus:
         """
         documents, texts = texts, check_texts(texts)
         table, given = describe(documents, len(texts), metadata), check_vocabulary(vocabulary, None)
-        if not isinstance(stop_words, str | Path | None):
-            stop_words = [*stop_words]
+        stop_words = stop_list(stop_words)
         options |= {} if stop_words == "auto" else {"stop_words": stop_words}
         counts, words, preparation = count_words(texts, given, min_df=min_df, **options)
         corpus = cls.of_counts(counts, words, table, preparation, name, options)

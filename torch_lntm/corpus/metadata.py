@@ -314,11 +314,13 @@ def parse_column(name: str, values: pd.Series, num_docs: int) -> NDArray[Any]:
 
     Numbers with leading zeros or a plus sign are likely to be codes, so they stay text. Integers of
     64 bits stay integers; if some are missing, they become floats, unless that would round them.
-    In text NA is missing, as R writes it.
+    In text NA is missing, as R writes it, but not among ids.
     """
     present = {*values} - {*_MISSING_NUMBERS}
     if not present or not all(map(_DECIMAL.fullmatch, present)):
-        return as_column(name, [None if text == "NA" else text for text in values], num_docs)
+        return as_column(
+            name, [None if text == "NA" and name != "id" else text for text in values], num_docs
+        )
     kind = int if all(map(_INTEGER.fullmatch, present)) else float
     numbers = {text: kind(text) for text in present}
     return as_column(name, [numbers.get(text) for text in values], num_docs)

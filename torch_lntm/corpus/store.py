@@ -27,7 +27,7 @@ from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
-from torch_lntm.corpus.texts import saved_options
+from torch_lntm.corpus.texts import options_of_file, saved_options
 from torch_lntm.errors import CorpusError, FileError, require_whole
 from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder, check_folder
@@ -189,7 +189,7 @@ def read_store(path: Path, part: tuple[int, int] | None = None) -> dict[str, Any
             "table": table,
             "covariates": covariates,
             "preparation": about["preparation"],
-            "counting": about.get("counting", {}),
+            "counting": options_of_file(about.get("counting")),
             "part": None if part is None else place,
         }
 

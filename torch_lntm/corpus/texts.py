@@ -25,10 +25,41 @@ TOKENS = (
     *("stop_words", "token_pattern", "lowercase", "tokenizer", "ngram_range", "preprocessor"),
     *("strip_accents", "analyzer"),
 )
+#: Names of lists of stop words, and of the choice between them.
+STOP_LISTS = ("auto", "none", "english")
 #: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
 #: Characters of texts per counting step.
 _CHARACTERS = 1 << 25
+
+
+def stop_list(stop_words: Any) -> str | list[str] | None:
+    """Stop words as a list, of which a path names the file; names of lists stay.
+
+    Raises:
+        CorpusError: There is no such file.
+    """
+    if stop_words is None or (isinstance(stop_words, str) and stop_words in STOP_LISTS):
+        return stop_words
+    if not isinstance(stop_words, str | Path):
+        return [*stop_words]
+    if not Path(stop_words).is_file():
+        expected = "english, none, or a file with a word per line; in Python also a list"
+        raise CorpusError(f"stop_words is {str(stop_words)!r}; expected {expected}")
+    return read_lines(Path(stop_words))
+
+
+def options_of_file(found: Any) -> dict[str, Any]:
+    """Options of a saved corpus or run, which nobody may trust: none of them opens a file.
+
+    The path of a file of stop words is left out. A model's vocabulary lacks these words anyway.
+    """
+    found = found if isinstance(found, Mapping) else {}
+    known = {name: found[name] for name in TOKENS if name in found}
+    words = known.get("stop_words", "auto")
+    if isinstance(words, str) and words not in STOP_LISTS:
+        del known["stop_words"]
+    return known
 
 
 def saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +73,7 @@ def saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
             )
         if isinstance(value, Iterable) and not isinstance(value, str):
             value = [*value]
-        saved[name] = str(value) if isinstance(value, Path) else value
+        saved[name] = value
     return saved
 
 
@@ -76,7 +107,7 @@ def check_texts(texts: Any) -> list[str]:
 def count_words(
     texts: Iterable[str],
     vocabulary: Iterable[str] | None = None,
-    stop_words: str | Iterable[str] | None = "auto",
+    stop_words: str | list[str] | None = "auto",
     min_df: int | float | str = "auto",
     **options: Any,
 ) -> tuple[sp.csr_matrix, Sequence[str], str | None]:
@@ -89,7 +120,7 @@ def count_words(
         texts: The documents.
         vocabulary: Words that the counts will be reduced to, so that no other choice is made. Only
             English stop words are left out, if the caller leaves them to be chosen.
-        stop_words: As for ``Corpus.from_texts``.
+        stop_words: The result of :func:`stop_list`.
         min_df: As for ``Corpus.from_texts``.
         **options: Further options of ``CountVectorizer``.
 
@@ -106,12 +137,6 @@ def count_words(
     settings = dict(options) if min_df == "auto" else {"min_df": min_df, **options}
     names = [name for name in ("min_df", "max_df", "max_features") if name in settings]
     pruning = {name: settings.pop(name) for name in names}
-    if isinstance(stop_words, str | Path) and stop_words not in ("auto", "none", "english"):
-        if not Path(stop_words).is_file():
-            expected = "english, none, or a file with a word per line; in Python also a list"
-            raise CorpusError(f"stop_words is {str(stop_words)!r}; expected {expected}")
-        stop_words = read_lines(Path(stop_words))
-    stop_words = stop_words if isinstance(stop_words, str) or stop_words is None else [*stop_words]
     if stop_words not in ("auto", "none", None):
         settings["stop_words"] = stop_words
     if isinstance(settings.get("ngram_range"), list):  # of a file

@@ -19,7 +19,7 @@ import numpy as np
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.splits import Split, load_split
-from torch_lntm.corpus.texts import TOKENS, saved_options
+from torch_lntm.corpus.texts import options_of_file, saved_options
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
@@ -145,11 +145,14 @@ class Run(Fitted):
     @property
     def reading(self) -> Mapping[str, Any]:
         """Options by which the texts of the fit became words, and the column that they were in."""
-        found = self.metadata.get("corpus", {}).get("counting", {})
         if self.result is not None:
-            found = super().reading
-        of_fit = {name: self.config.get(name) for name in ("text_field", *TOKENS)}
-        return {name: x for name, x in of_fit.items() if x is not None} | found
+            found = dict(super().reading)
+        else:
+            given = {name: x for name, x in self.config.items() if x is not None}
+            counting = self.metadata.get("corpus", {}).get("counting")
+            found = options_of_file(given) | options_of_file(counting)
+        field = self.config.get("text_field")
+        return found if field is None else found | {"text_field": field}
 
     def guide(self, **settings: Any) -> Guide[Any]:
         """The guide of the fit, or the default guide of the model after a fit by chains.

@@ -277,3 +277,11 @@ def test_a_label_field_stays_a_column_under_its_name(tmp_path):
     corpus = read_corpus(path, label_field="party")
     assert corpus.labels == ("x", "")
     assert corpus.metadata["party"].tolist() == ["x", None]
+
+
+def test_na_is_missing_in_text_but_may_be_an_id(tmp_path) -> None:
+    """Namibia's code names a document; R writes NA for a missing value."""
+    (tmp_path / "c.csv").write_text("id,text,party\nDE,cats,a\nNA,dogs,NA\n")
+    table = read_corpus(tmp_path / "c.csv").metadata
+    assert table["id"].tolist() == ["DE", "NA"]
+    assert table["party"].tolist() == ["a", None]

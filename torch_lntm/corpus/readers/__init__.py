@@ -25,7 +25,7 @@ from torch_lntm.corpus.readers.texts import (
     read_metadata,
     unreadable,
 )
-from torch_lntm.corpus.texts import count_words
+from torch_lntm.corpus.texts import count_words, stop_list
 from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError, did_you_mean
 from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
@@ -146,6 +146,8 @@ def read_corpus(
         words = None if vocabulary is None else list(vocabulary)
         if about.holds == "texts":
             stream = TextStream(path, about.read, reading)
+            if "stop_words" in options:
+                options["stop_words"] = stop_list(options["stop_words"])
             counts, found, preparation = count_words(stream, words, **options)
             corpus = Corpus.of_counts(counts, found, stream.table, preparation, name, options)
             corpus = corpus if words is None else corpus.with_vocabulary(words)
